@@ -15,7 +15,8 @@ from dualfocal.calibrators._fit_report import Fit, FitReport
 from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.calibrators.inputs import NAMES, FittedOn, digest, impossible_labels, kind_of, log_probs, zero_values
 from dualfocal.calibrators.notes import Note, absent_classes
-from dualfocal.metrics.rows import INPUTS, Array, Rows, as_rows, as_tensor, class_targets
+from dualfocal.metrics.arrays import Array, as_tensor, class_targets
+from dualfocal.metrics.rows import INPUTS, Rows, as_rows
 from dualfocal.metrics.scan import scan
 
 CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements mapped at a time, unless gradients are needed

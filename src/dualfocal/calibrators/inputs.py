@@ -9,7 +9,8 @@ from torch import Tensor
 
 from dualfocal._tensors import compute_dtype
 from dualfocal.calibrators.notes import Note
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
+from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal.metrics.rows import Rows, as_rows
 
 TINY = torch.finfo(torch.float32).tiny
 SAMPLED = 1024  # number of rows that enter the digest

@@ -24,8 +24,9 @@ from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.calibrators.binning import FLOOR, column_of, interpolate, isotonic_column, pad_rows
 from dualfocal.calibrators.inputs import FittedOn, digest, impossible_labels, log_probs, zero_values
 from dualfocal.calibrators.notes import Note
+from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.multilabel.entries import as_entries
-from dualfocal.metrics.rows import Array, Rows, as_tensor
+from dualfocal.metrics.rows import Rows
 
 FEW = 10  # positive or negative samples of a label; with fewer, its map is mostly the prior
 LEAST_SLOPE = 1e-4  # of a standardised logit, so that temperatures are finite

@@ -24,12 +24,12 @@ from dualfocal.calibrators.comparison import (
 )
 from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.multilabel import MULTILABEL_CALIBRATORS, entry_nll, make_multilabel_calibrator
-from dualfocal.metrics.bins import Binner, equal_edges, scatter_sum, to_units
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.multilabel.entries import Entries, as_entries
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import finite
-from dualfocal.metrics.rows import Array
+from dualfocal.metrics.units import Binner, equal_edges, scatter_sum, to_units
 
 FLOOR_DRAWS = 20  # of the targets of a calibrated model; each is a mean over all labels, which hardly scatters
 

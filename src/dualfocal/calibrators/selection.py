@@ -27,9 +27,10 @@ from dualfocal.calibrators.comparison import UNCALIBRATED, CalibratorComparison,
 from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.notes import absent_classes
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
+from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, class_targets, image_clusters
+from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scores import nll
 
 

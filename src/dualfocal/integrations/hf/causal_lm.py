@@ -16,12 +16,12 @@ from dualfocal._checks import check_choice, check_count
 from dualfocal.integrations._evaluation_mode import evaluation_mode
 from dualfocal.integrations.hf._causal_lm_head import CausalLM
 from dualfocal.integrations.hf._token_batches import IGNORED, TokenBatch, token_batches
-from dualfocal.metrics.bins import from_units
 from dualfocal.metrics.linear import CHUNK_BYTES
 from dualfocal.metrics.rows import Rows, check_target
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.states.token_confidences import TokenConfidences
 from dualfocal.metrics.states.token_result import TokenEvaluation
+from dualfocal.metrics.units import from_units
 
 HEADS = ("hidden", "logits")
 

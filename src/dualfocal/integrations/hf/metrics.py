@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from dualfocal.integrations.hf._token_batches import IGNORED
 from dualfocal.metrics import evaluate
-from dualfocal.metrics.bins import from_units
-from dualfocal.metrics.rows import Array, as_rows, as_tensor
+from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.units import from_units
 
 STATISTICS = ("confidence", "right", "nll", "brier")  # last dimension of lm_statistics
 
