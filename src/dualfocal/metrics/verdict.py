@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dualfocal._table import printable
+from dualfocal._table import printable, quantity
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE, ClasswiseTest
 from dualfocal.metrics.inference.ranks import POWER
 from dualfocal.metrics.inference.result import Inference
