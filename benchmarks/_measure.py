@@ -261,12 +261,11 @@ def with_peak_bytes(work: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def about_gpu(*packages: str) -> Record:
-    """GPU, driver, date and versions."""
+    """GPU, driver, date and versions. CUDA is not initialised: a process of its own may be about to do that."""
     gpu, driver = cpu_name(), ""
     if DEVICE.type == "cuda":
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        gpu = torch.cuda.get_device_name()
-        driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split("\n")[0]
+        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        gpu, driver = subprocess.check_output(query, text=True).splitlines()[0].split(", ")
     about = {"gpu": gpu, "driver": driver, "date": date.today().isoformat(), "torch": torch.__version__}
     return about | {package: installed_version(package) for package in ("triton", *packages)}
 

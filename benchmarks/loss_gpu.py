@@ -316,8 +316,8 @@ def main() -> None:
         goals += [goal | about for goal in more_goals]
         with_machine = [record | about for record in records]
         show(f"{name}, forward + backward, milliseconds", with_machine, file("" if name == "large" else f"_{name}"))
-        if args.csv:
-            write_csv(goals, file("_goals"))
+        if goals_file := file("_goals"):
+            write_csv(goals, goals_file)
     show("goals", goals, None)
 
 
