@@ -3,7 +3,7 @@
 #
 #     bash benchmarks/gpu.sh PART FOLDER [--check]
 #
-# PART is one of the following, each of which takes less than ten minutes on an H200, or all:
+# PART is one of the following, each of which is stopped within ten minutes, or all:
 #   losses     loss_gpu.py, the GPU tests
 #   trainings  step_times_gpu.py, jobs_gpu.py
 #   rest       metrics_gpu.py, train_step_gpu.py, memcheck of the kernels, train_agreement_gpu.py if $DUALFOCAL_DATA is set
@@ -49,11 +49,11 @@ trainings() {
 }
 rest() {
     benchmark 120 metrics_gpu
-    benchmark 300 train_step_gpu
+    benchmark 240 train_step_gpu
     if command -v compute-sanitizer > /dev/null; then
-        limited 120 memcheck compute-sanitizer --error-exitcode 1 "$python" benchmarks/loss_gpu.py --check --parts linear
+        limited 90 memcheck compute-sanitizer --error-exitcode 1 "$python" benchmarks/loss_gpu.py --check --parts linear
     fi
-    if [ -n "${DUALFOCAL_DATA:-}$check" ]; then benchmark 120 train_agreement_gpu; fi
+    if [ -n "${DUALFOCAL_DATA:-}$check" ]; then benchmark 100 train_agreement_gpu; fi
 }
 
 # A missing package is noticed now, not after minutes.

@@ -16,9 +16,9 @@ from dualfocal.train.presets import EXCEPTIONS, GAMMA, images, texts
 RIVALS = {"mean2": "batch_mean2", "mean3": "batch_mean3", "mean_all": "batch_mean_all"}
 KDE_STRENGTH = {"cifar10": 0.3, "cifar100": 0.5}
 # Network -> milliseconds of a training step on one H200. benchmarks/step_times_gpu.py writes this file.
-STEP_TIMES: dict[str, float] = json.loads(
-    (resources.files("dualfocal.paper") / "step_times.json").read_text("utf-8")
-)["milliseconds"]
+STEP_TIMES: dict[str, float] = json.loads((resources.files("dualfocal.paper") / "step_times.json").read_text("utf-8"))[
+    "milliseconds"
+]
 STEPS = {"cifar10": 352, "cifar100": 352, "tiny_imagenet": 704, "20newsgroups": 117}  # per epoch
 TRAINED_BY = ("rival", "gamma")  # variants that need their own training; others are computed from the same run
 # Table and method -> name -> settings of trainings that the paper does not have.
