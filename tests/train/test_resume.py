@@ -16,7 +16,7 @@ from safetensors import safe_open
 from small_runs import SMALL, Killed, Outcome, go, outcome
 
 from dualfocal.runs import Recipe, Run
-from dualfocal.runs import run as run_folder
+from dualfocal.runs import folder as run_folder
 from dualfocal.train import DivergedError, engine
 from dualfocal.train.checkpoint import KEY
 from dualfocal.train.failure import SIGNALS
