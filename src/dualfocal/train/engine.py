@@ -78,41 +78,45 @@ def train(
     if not lease_seconds > 0:
         raise ValueError(f"lease_seconds must be above 0, got {lease_seconds}")
     run = Run(default_folder(recipe) if out is None else out)
-    with processes(device) as group:
+    with processes(device) as group, ExitStack() as stack:
+
+        def is_finished() -> bool:
+            return group.first_does(lambda: run.state.encode()) == b"finished"
+
         group.first_does(partial(run.check_recipe, recipe))
         group.first_does(run.tidy)
-        if group.first_does(lambda: run.state.encode()) == b"finished":
+        if is_finished():
             return run
         display = Display(progress and group.first)
         listeners = Callbacks([*callbacks, *([TensorBoard()] if tensorboard else [])] if group.first else [])
         requested, recipe = recipe, recipe.on(group.device, group.size)
-        with repeatable(recipe, group.device), listeners.ending(run):
-            sources = import_objects(recipe)
-            data = load_data(recipe.data, data_root, **recipe.data_options)
-            notes = check_fit(recipe, data, group)
-            model = prepare_model(recipe, data, group.device)
-            all_used = try_out(model, recipe, data, group)
-            notes += notes_on(model, recipe)
-            for note in notes if group.first else ():
-                warnings.warn(note, stacklevel=2)
-            with ExitStack() as stack:
-                group.first_does(lambda: stack.enter_context(run.claimed(requested, lease_seconds=lease_seconds)))
-                stack.enter_context(closing(display))
-                # Another program may have finished the run before this one claimed the folder.
-                if group.first_does(lambda: run.state.encode()) != b"finished":
-                    training = Training(
-                        recipe,
-                        run,
-                        data,
-                        model,
-                        group,
-                        display=display,
-                        callbacks=listeners,
-                        checkpoint_every=checkpoint_every,
-                        checkpoint_pause=checkpoint_pause,
-                        sources=sources,
-                        all_used=all_used,
-                    )
-                    training.run_epochs()
-                    training.finish(notes)
+        stack.enter_context(repeatable(recipe, group.device))
+        stack.enter_context(listeners.ending(run))
+        sources = import_objects(recipe)
+        data = load_data(recipe.data, data_root, **recipe.data_options)
+        notes = check_fit(recipe, data, group)
+        model = prepare_model(recipe, data, group.device)
+        all_used = try_out(model, recipe, data, group)
+        notes += notes_on(model, recipe)
+        for note in notes if group.first else ():
+            warnings.warn(note, stacklevel=2)
+        group.first_does(lambda: stack.enter_context(run.claimed(requested, lease_seconds=lease_seconds)))
+        stack.enter_context(closing(display))
+        if is_finished():  # by another program, before this one claimed the folder
+            return run
+        training = Training(
+            recipe,
+            run,
+            data,
+            model,
+            group,
+            display=display,
+            callbacks=listeners,
+            checkpoint_every=checkpoint_every,
+            checkpoint_pause=checkpoint_pause,
+            sources=sources,
+            all_used=all_used,
+        )
+        training.run_epochs()
+        training.finish(notes)
     return run
