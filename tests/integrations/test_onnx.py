@@ -308,6 +308,7 @@ def test_hugging_face_models(path) -> None:
         ((torch.zeros(2, 4), torch.zeros(3, 4)), r"same number of rows, .* got shapes \(2, 4\), \(3, 4\)"),
         ((), "got nothing"),
         ([[1.0, 2.0]], "tuple or dictionary of tensors, got list"),
+        (torch.zeros(2, 4).numpy(), r"got ndarray; convert arrays with torch\.as_tensor"),
         (torch.zeros(2, 5), r"fitted for 4 classes, but the model returned logits of shape \(2, 5\)"),
     ],
 )

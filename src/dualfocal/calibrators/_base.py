@@ -37,7 +37,7 @@ class Calibrator(nn.Module, ABC):
     ``fit(logits, target)`` learns the map and returns the calibrator; calling the calibrator applies the map. A
     calibrator that was fitted on probabilities, with ``input="probs"``, is called with probabilities. The learned
     parameters are float64 buffers that move with ``.to(device)``; a ``state_dict`` of any size can be loaded into an
-    unfitted calibrator. ``repr`` shows the options.
+    unfitted calibrator. ``repr`` shows the options, and the temperature of a fit.
     """
 
     # A subclass names its buffers and the buffer with one row per class (if any), and implements _fit and _map.
@@ -76,8 +76,11 @@ class Calibrator(nn.Module, ABC):
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def extra_repr(self) -> str:
-        """Constructor arguments, for ``repr``."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        """Constructor arguments and, after the fit, what was learned if it is one number, for ``repr``."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        buffers = {name: getattr(self, name) for name in self.learned}
+        learned = ", ".join(f"{name}={float(value):.4g}" for name, value in buffers.items() if value.ndim == 0)
+        return "; ".join(text for text in (options, learned) if text)
 
     @torch.no_grad()
     def fit(
