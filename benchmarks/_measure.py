@@ -1,5 +1,6 @@
 """What the benchmarks of speed share: contenders that take turns, memory of one call, tables and CSV files."""
 
+import argparse
 import csv
 import ctypes
 import gc
@@ -7,9 +8,12 @@ import multiprocessing
 import platform
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,10 @@ from rich.table import Table
 from torch import Tensor
 
 ONCE = 5.0  # seconds: whoever takes longer is timed once
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # of the GPU scripts, which have --check
 HEAD_START = 4_000_000  # clock cycles of a GPU, about 2 ms: Python takes less than this to launch a step
+# Columns of result files that are not printed.
+MACHINE = {"date", "cpu", "gpu", "driver", "torch", "triton", "liger-kernel", "torchmetrics"}
 
 Record = dict[str, Any]
 Contender = Callable[[Tensor, Tensor], Any]  # of (N, C) predictions and (N,) targets; its result is a number
@@ -104,11 +111,28 @@ def take_turns(
     return records
 
 
+def gpu_options(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read the command line of a GPU script.
+
+    All of them have ``--csv`` and ``--check``; without ``--check`` they need a GPU.
+    """
+    parser.add_argument("--csv", type=Path, help="write the results to this file")
+    parser.add_argument(
+        "--check", action="store_true", help="try the script with tiny sizes, on the CPU if there is no GPU"
+    )
+    args = parser.parse_args()
+    if DEVICE.type == "cpu" and not args.check:
+        parser.error("this needs a CUDA device; --check tries the script on the CPU")
+    return args
+
+
 def gpu_ms(work: Callable[[], Any], flush: Tensor | None = None) -> float:
     """Return milliseconds of the GPU, which is kept busy before, so that it does not wait for Python.
 
     ``flush`` is overwritten first: if it is larger than the L2 cache, nothing else is in there.
     """
+    if DEVICE.type == "cpu":
+        return clock_ms(work)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(HEAD_START)
     if flush is not None:
@@ -118,6 +142,51 @@ def gpu_ms(work: Callable[[], Any], flush: Tensor | None = None) -> float:
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end))
+
+
+def clock_ms(work: Callable[[], Any]) -> float:
+    """Milliseconds by the clock, until the GPU has finished."""
+    synchronize()
+    start = time.perf_counter()
+    work()
+    synchronize()
+    return (time.perf_counter() - start) * 1e3
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if there is one."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def with_peak_bytes(work: Callable[[], Any]) -> tuple[Any, int]:
+    """Result of work(), and the memory of the GPU at the peak beyond what was allocated before (0 on the CPU)."""
+    if DEVICE.type == "cpu":
+        return work(), 0
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = work()
+    torch.cuda.synchronize()
+    return result, torch.cuda.max_memory_allocated() - before
+
+
+def about_gpu(*packages: str) -> Record:
+    """GPU, driver, date and versions. CUDA is not initialised: a process of its own may be about to do that."""
+    gpu, driver = cpu_name(), ""
+    if DEVICE.type == "cuda":
+        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        gpu, driver = subprocess.check_output(query, text=True).splitlines()[0].split(", ")
+    about = {"gpu": gpu, "driver": driver, "date": date.today().isoformat(), "torch": torch.__version__}
+    return about | {package: installed_version(package) for package in ("triton", *packages)}
+
+
+def installed_version(package: str) -> str:
+    """Version of a package, or "not installed"."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def say_missing(name: str, error: ImportError) -> None:
@@ -143,7 +212,7 @@ def read_sizes(text: str) -> list[tuple[int, ...]]:
 def show(title: str, records: list[Record], file: Path | None) -> None:
     """Print a table of the records, and write them as CSV if there is a file to write to."""
     table = Table(title=title)
-    shown = [name for name in records[0] if name not in ("date", "torch", "cpu")]
+    shown = [name for name in records[0] if name not in MACHINE]
     for name in shown:
         table.add_column(name.replace("_", " "), justify="right")
     colours = {"missed": "[red]missed[/]", "not installed": "[bold red]NOT INSTALLED[/]"}

@@ -1,20 +1,21 @@
 """Forward + backward of dual focal loss on one GPU, beside F.cross_entropy and other code, in one run.
 
-    python benchmarks/loss_gpu.py [--csv benchmarks/results/loss_gpu.csv] [--rounds 30]
+    python benchmarks/loss_gpu.py [--csv benchmarks/results/loss_gpu.csv] [--rounds 30] [--parts small,large,linear]
 
 Mean reduction, gamma 5, class indices. Contenders take turns; medians, in milliseconds.
 
-- Large inputs: time of the GPU by CUDA events, after the L2 cache was overwritten. The GPU is kept busy before, so that
-  it does not wait for Python, as in a training loop. "copy" is out.copy_(logits): the logits are read and a gradient
+- small: inputs that are bound by launches: 200 steps without waiting for the GPU between them, by the clock, median of
+  five processes; and in a CUDA graph, where only the GPU's time counts.
+- large: time of the GPU by CUDA events, after the L2 cache was overwritten. The GPU is kept busy before, so that it
+  does not wait for Python, as in a training loop. "copy" is out.copy_(logits): the logits are read and a gradient
   written once, the least that loss and gradient can cost.
-- Small inputs are bound by launches: 200 steps without waiting for the GPU between them, by the clock, median of five
-  processes; and in a CUDA graph, where only the GPU's time counts.
-- A linear head and its loss: "products" are the three matrix products of forward and backward alone, on the whole
-  batch, with results in bfloat16. Memory is what is added to the inputs at the peak, also less the float32 sum of the
-  weight gradient.
+- linear: a linear head and its loss. "products" are the three matrix products of forward and backward alone, on the
+  whole batch, with results in bfloat16. Memory is what is added to the inputs at the peak, also less the float32 sum of
+  the weight gradient.
 
 "published" is the expression as the paper's equation is usually coded; "liger" is the cross-entropy of liger-kernel, if
-it is installed.
+it is installed. The last table has the goals, and whether each is met. With --csv NAME.csv the large sizes go there,
+the other tables to NAME_small.csv, NAME_linear.csv and NAME_goals.csv, each as soon as it is measured.
 """
 
 import argparse
@@ -25,32 +26,52 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from _measure import Record, gpu_ms, show
+from _measure import DEVICE, Record, about_gpu, gpu_ms, gpu_options, show, synchronize, with_peak_bytes, write_csv
 from loss_cpu import published
 from torch import Tensor
 
 from dualfocal import dual_focal_loss
 from dualfocal.losses import linear_dual_focal_loss
 
+
+class Case(NamedTuple):
+    """Size of the logits, and the smallest ratio that each column of the results should have."""
+
+    rows: int
+    classes: int
+    dtype: torch.dtype
+    goals: dict[str, float]
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.classes} {str(self.dtype).removeprefix('torch.')}"
+
+
+BF16, FP32 = torch.bfloat16, torch.float32
+LONG_BF16 = {"share_of_copy": 0.85, "cross_entropy_over_ours": 3.5, "liger_over_ours": 1.7}
+LAUNCHES = {
+    "published_over_ours": 1.0,  # faster than the published code
+    "cross_entropy_over_ours": 0.5,  # at most twice as long as F.cross_entropy
+    "graph_cross_entropy_over_ours": 1.0,  # in a CUDA graph not slower than it
+}
 LARGE = [
-    (8192, 32000, torch.bfloat16),
-    (8192, 128256, torch.bfloat16),
-    (4096, 151936, torch.bfloat16),
-    (8192, 32000, torch.float32),
-    (8192, 128256, torch.float32),
-    (4096, 151936, torch.float32),
-    (65536, 1000, torch.bfloat16),
-    (1048576, 10, torch.float32),
+    Case(8192, 32000, BF16, LONG_BF16),
+    Case(8192, 128256, BF16, LONG_BF16),
+    Case(4096, 151936, BF16, LONG_BF16),
+    Case(8192, 32000, FP32, {"share_of_copy": 0.85}),
+    Case(8192, 128256, FP32, {"share_of_copy": 0.72}),
+    Case(4096, 151936, FP32, {"share_of_copy": 0.72}),
+    Case(65536, 1000, BF16, {"cross_entropy_over_ours": 1.5}),
+    Case(1048576, 10, FP32, {"cross_entropy_over_ours": 3.0}),
 ]
-SMALL = [(128, 10, torch.float32), (4096, 1000, torch.float32)]
+SMALL = [Case(128, 10, FP32, LAUNCHES), Case(4096, 1000, FP32, LAUNCHES)]
 LINEAR = (8192, 4096, 128256)  # rows, size of the hidden states, classes
-PROCESSES, STEPS = 5, 200
+LINEAR_GOALS = {"over_products": 1.15, "gib_above_sum": 1.0}  # at most
+PROCESSES, STEPS, TURNS = 5, 200, 8
 MAX_PUBLISHED = 2**29  # logits; the published expression needs several times their memory
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -78,18 +99,18 @@ def contenders(numel: int) -> dict[str, Loss]:
     return losses | {"liger": liger}
 
 
-def sample(num_rows: int, num_classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def sample(case: Case) -> tuple[Tensor, Tensor]:
     """Logits and target."""
-    generator = torch.Generator("cuda").manual_seed(0)
-    logits = 3 * torch.randn(num_rows, num_classes, device="cuda", generator=generator, dtype=dtype)
-    return logits.requires_grad_(), torch.randint(num_classes, (num_rows,), device="cuda", generator=generator)
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    logits = 3 * torch.randn(case.rows, case.classes, device=DEVICE, generator=generator, dtype=case.dtype)
+    return logits.requires_grad_(), torch.randint(case.classes, (case.rows,), device=DEVICE, generator=generator)
 
 
-def measure_large(num_rows: int, num_classes: int, dtype: torch.dtype, rounds: int) -> dict[str, float]:
+def measure_large(case: Case, rounds: int) -> dict[str, float]:
     """Median milliseconds of every contender, and the extra memory of ours."""
     torch.compiler.reset()
-    logits, target = sample(num_rows, num_classes, dtype)
-    flush = torch.empty(2**28, dtype=torch.uint8, device="cuda")
+    logits, target = sample(case)
+    flush = torch.empty(2**28 if DEVICE.type == "cuda" else 1, dtype=torch.uint8, device=DEVICE)
     out = torch.empty_like(logits)
     losses = contenders(logits.numel())
     with torch.no_grad():
@@ -106,15 +127,13 @@ def measure_large(num_rows: int, num_classes: int, dtype: torch.dtype, rounds: i
             times[name] += [value] if turn >= 3 else []  # after compiling and warming up
     result = {name: statistics.median(values) for name, values in times.items()}
     logits.grad = None
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    dual_focal_loss(logits, target).backward()
-    return result | {"extra_gib": (torch.cuda.max_memory_allocated() - before) / 2**30}
+    _, extra = with_peak_bytes(lambda: dual_focal_loss(logits, target).backward())
+    return result | {"extra_gib": extra / 2**30}
 
 
-def measure_small(num_rows: int, num_classes: int, dtype: torch.dtype) -> dict[str, float]:
+def measure_small(case: Case, steps: int) -> dict[str, float]:
     """Milliseconds a step of every contender, by the clock, and in a CUDA graph."""
-    logits, target = sample(num_rows, num_classes, dtype)
+    logits, target = sample(case)
     losses = {name: loss for name, loss in contenders(logits.numel()).items() if name != "liger"}
     times: dict[str, list[float]] = {name: [] for name in losses}
 
@@ -122,17 +141,17 @@ def measure_small(num_rows: int, num_classes: int, dtype: torch.dtype) -> dict[s
         logits.grad = None
         loss(logits, target).backward()
 
-    for turn in range(8):
+    for turn in range(TURNS):
         for name, loss in losses.items():
-            torch.cuda.synchronize()
+            synchronize()
             start = time.perf_counter()
-            for _ in range(STEPS):
+            for _ in range(steps):
                 step(loss)
-            torch.cuda.synchronize()
-            times[name] += [(time.perf_counter() - start) / STEPS * 1e3] if turn else []
+            synchronize()
+            times[name] += [(time.perf_counter() - start) / steps * 1e3] if turn else []
     result = {name: statistics.median(values) for name, values in times.items()}
     for name in ("cross_entropy", "ours"):
-        result[f"{name}, graph"] = graph_ms(losses[name], logits, target)
+        result[f"{name}, graph"] = graph_ms(losses[name], logits, target) if DEVICE.type == "cuda" else result[name]
     return result
 
 
@@ -166,11 +185,11 @@ def graph_ms(loss: Loss, logits: Tensor, target: Tensor) -> float:
 
 def measure_linear(num_rows: int, size: int, num_classes: int, rounds: int) -> list[Record]:
     """Median milliseconds and peak memory of a linear head with its loss."""
-    generator = torch.Generator("cuda").manual_seed(0)
-    options = {"device": "cuda", "dtype": torch.bfloat16, "generator": generator}
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    options = {"device": DEVICE, "dtype": torch.bfloat16, "generator": generator}
     hidden = torch.randn(num_rows, size, **options).requires_grad_()  # type: ignore[call-overload]
     weight = (torch.randn(num_classes, size, **options) * size**-0.5).requires_grad_()  # type: ignore[call-overload]
-    target = torch.randint(num_classes, (num_rows,), device="cuda", generator=generator)
+    target = torch.randint(num_classes, (num_rows,), device=DEVICE, generator=generator)
 
     def products() -> None:
         x, w = hidden.detach(), weight.detach()
@@ -193,11 +212,8 @@ def measure_linear(num_rows: int, size: int, num_classes: int, rounds: int) -> l
     for turn in range(rounds + 2):
         for name, step in steps.items():
             hidden.grad = weight.grad = None
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            took = gpu_ms(step)
-            memory[name] = (torch.cuda.max_memory_allocated() - before) / 2**30
+            took, extra = with_peak_bytes(lambda step=step: gpu_ms(step))
+            memory[name] = extra / 2**30
             times[name] += [took] if turn >= 2 else []
     accumulator = 4 * weight.numel() / 2**30
     medians = {name: statistics.median(values) for name, values in times.items()}
@@ -209,51 +225,100 @@ def measure_linear(num_rows: int, size: int, num_classes: int, rounds: int) -> l
     ]
 
 
-def about() -> Record:
-    """The machine and the versions."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
-    versions = {
-        name: metadata.version(name) for name in ("triton", "liger-kernel") if find_spec(name.replace("-", "_"))
-    }
-    return {"gpu": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__} | versions
-
-
-def record_of(num_rows: int, num_classes: int, dtype: torch.dtype, result: dict[str, float]) -> Record:
+def record_of(case: Case, result: dict[str, float]) -> Record:
     """One line of the table: milliseconds, and ratios to ours."""
     ours = result["ours"]
-    record: Record = {"rows": num_rows, "classes": num_classes, "dtype": str(dtype).removeprefix("torch.")}
+    record: Record = {"rows": case.rows, "classes": case.classes, "dtype": str(case.dtype).removeprefix("torch.")}
     record |= {name: f"{value:.4f}" for name, value in result.items()}
     if "copy" in result:
         record["share_of_copy"] = f"{result['copy'] / ours:.3f}"
     for peer in ("cross_entropy", "liger", "published"):
         record[f"{peer}_over_ours"] = f"{result[peer] / ours:.2f}" if peer in result else ""
+    if "ours, graph" in result:
+        ratio = result["cross_entropy, graph"] / result["ours, graph"]
+        record["graph_cross_entropy_over_ours"] = f"{ratio:.2f}"
     return record
+
+
+def goal_records(size: str, measured: Record, goals: dict[str, float], *, at_most: bool = False) -> list[Record]:
+    """One line for each goal of a size: the goal, what was measured, and whether it is met."""
+    records = []
+    for name, goal in goals.items():
+        value = measured.get(name, "")
+        met = value != "" and (float(value) <= goal if at_most else float(value) >= goal)
+        result = "not measured" if value == "" else "met" if met else "missed"
+        limit = f"at {'most' if at_most else 'least'} {goal}"
+        records.append({"logits": size, "quantity": name, "goal": limit, "measured": value, "result": result})
+    return records
+
+
+def small_part(args: argparse.Namespace, cases: list[Case]) -> tuple[list[Record], list[Record]]:
+    """Records and goals of the small sizes; medians of several processes."""
+    command = [sys.executable, __file__, "--worker", *(["--check"] if args.check else [])]
+    processes = 1 if args.check else PROCESSES
+    runs = [json.loads(subprocess.check_output(command).splitlines()[-1]) for _ in range(processes)]
+    records, goals = [], []
+    for i, case in enumerate(cases):
+        records.append(record_of(case, {name: statistics.median(run[i][name] for run in runs) for name in runs[0][i]}))
+        goals += goal_records(str(case), records[-1], case.goals)
+    return records, goals
+
+
+def large_part(args: argparse.Namespace, cases: list[Case]) -> tuple[list[Record], list[Record]]:
+    """Records and goals of the large sizes."""
+    records, goals = [], []
+    for case in cases:
+        records.append(record_of(case, measure_large(case, args.rounds)))
+        goals += goal_records(str(case), records[-1], case.goals)
+        print(f"{case}: {records[-1]['ours']} ms", flush=True)
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return [{name: record.get(name, "") for name in names} for record in records], goals
+
+
+def linear_part(args: argparse.Namespace) -> tuple[list[Record], list[Record]]:
+    """Records and goals of a linear head with its loss."""
+    size = (8, 16, 32) if args.check else LINEAR
+    records = measure_linear(*size, max(3, args.rounds // 3))
+    ours = next(record for record in records if record["contender"] == "ours")
+    return records, goal_records(" x ".join(map(str, size)), ours, LINEAR_GOALS, at_most=True)
 
 
 def main() -> None:
     """Measure, print, and write the CSV if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the records here, NAME_small.csv and NAME_linear.csv")
     parser.add_argument("--rounds", type=int, default=30, help="timed rounds of large sizes (default %(default)s)")
-    parser.add_argument("--small", action="store_true", help="print the times of the small sizes as JSON")
-    args = parser.parse_args()
-    if args.small:
-        print(json.dumps([measure_small(*size) for size in SMALL]))
+    parser.add_argument("--parts", default="small,large,linear", help="what to measure (default %(default)s)")
+    parser.add_argument("--worker", action="store_true", help="print the times of the small sizes as JSON")
+    args = gpu_options(parser)
+    small, large, steps = SMALL, LARGE, STEPS
+    if args.check:
+        args.rounds, steps = 1, 2
+        small, large = (
+            [case._replace(rows=8, classes=case.classes // 8 + 2) for case in cases] for cases in (SMALL, LARGE)
+        )
+        large = large[-2:]
+    if args.worker:
+        print(json.dumps([measure_small(case, steps) for case in small]))
         return
-    large = [record_of(*size, measure_large(*size, args.rounds)) | about() for size in LARGE]
-    names = list(dict.fromkeys(name for record in large for name in record))
-    show("forward + backward, milliseconds", [{name: r.get(name, "") for name in names} for r in large], args.csv)
-    command = [sys.executable, __file__, "--small"]
-    runs = [json.loads(subprocess.check_output(command).splitlines()[-1]) for _ in range(PROCESSES)]
-    small = []
-    for i, size in enumerate(SMALL):
-        medians = {name: statistics.median(run[i][name] for run in runs) for name in runs[0][i]}
-        small.append(record_of(*size, medians) | about())
-    file = args.csv.with_stem(args.csv.stem + "_small") if args.csv else None
-    show("small sizes, forward + backward, milliseconds", small, file)
-    file = args.csv.with_stem(args.csv.stem + "_linear") if args.csv else None
-    show("linear head and loss", [r | about() for r in measure_linear(*LINEAR, max(3, args.rounds // 3))], file)
+    parts = {
+        "small": lambda: small_part(args, small),
+        "large": lambda: large_part(args, large),
+        "linear": lambda: linear_part(args),
+    }
+    goals: list[Record] = []
+    about = about_gpu("liger-kernel")
+
+    def file(suffix: str) -> Path | None:
+        return args.csv.with_stem(args.csv.stem + suffix) if args.csv else None
+
+    for name in args.parts.split(","):
+        records, more_goals = parts[name]()
+        goals += [goal | about for goal in more_goals]
+        with_machine = [record | about for record in records]
+        show(f"{name}, forward + backward, milliseconds", with_machine, file("" if name == "large" else f"_{name}"))
+        if goals_file := file("_goals"):
+            write_csv(goals, goals_file)
+    show("goals", goals, None)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,32 @@
 """Metrics on one GPU: the confidence pass, streaming ECE beside torchmetrics, and evaluate beside the CPU, in one run.
 
-    python benchmarks/metrics_gpu.py [--csv benchmarks/results/metrics_gpu.csv] [--rounds 30] [--small]
+    python benchmarks/metrics_gpu.py [--csv benchmarks/results/metrics_gpu.csv] [--rounds 30]
 
 The confidence pass reads each row of logits once, like logits.amax(1), which gives the time to beat: top-1 confidence
 and correctness, and with "scores" also NLL and Brier term. Both are timed by CUDA events after the L2 cache was
 overwritten. Streaming ECE is 20 updates and one compute, by the clock; the peer is MulticlassCalibrationError with
-validate_args=False. Contenders take turns; medians. evaluate computes all metrics, the classwise ones too.
+validate_args=False. Contenders take turns; medians. evaluate computes all metrics, the classwise ones too. On the CPU,
+--check needs TRITON_INTERPRET=1.
 """
 
 import argparse
 import statistics
-import subprocess
-import time
 from collections.abc import Callable
-from datetime import date
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
-from _measure import Record, cpu_name, gpu_ms, say_missing, show
+from _measure import (
+    DEVICE,
+    Record,
+    about_gpu,
+    clock_ms,
+    cpu_name,
+    gpu_ms,
+    gpu_options,
+    say_missing,
+    show,
+    with_peak_bytes,
+)
 from torch import Tensor
 
 from dualfocal import metrics
@@ -34,7 +41,6 @@ PASS_SIZES = [
 SAMPLES = [(1048576, 10), (50000, 1000)]
 UPDATES, BINS, WARM_UP = 20, 15, 3
 PASS_GOAL, STREAM_GOAL = 0.85, 3.0
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 Work = Callable[[], Any]
 
@@ -44,21 +50,6 @@ def sample(num_rows: int, num_classes: int, dtype: torch.dtype = torch.float32) 
     generator = torch.Generator(DEVICE).manual_seed(0)
     logits = 3 * torch.randn(num_rows, num_classes, device=DEVICE, generator=generator, dtype=dtype)
     return logits, torch.randint(num_classes, (num_rows,), device=DEVICE, generator=generator)
-
-
-def synchronize() -> None:
-    """Wait for the GPU, if there is one."""
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def clock_ms(work: Work) -> float:
-    """Milliseconds by the clock."""
-    synchronize()
-    start = time.perf_counter()
-    work()
-    synchronize()
-    return (time.perf_counter() - start) * 1e3
 
 
 def take_turns(contenders: dict[str, Work], measure: Callable[[Work], float], rounds: int) -> dict[str, float]:
@@ -73,13 +64,7 @@ def take_turns(contenders: dict[str, Work], measure: Callable[[Work], float], ro
 
 def extra_mib(work: Work) -> str:
     """Peak memory of the GPU beyond what was allocated before."""
-    if DEVICE.type == "cpu":
-        return ""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    work()
-    return f"{(torch.cuda.max_memory_allocated() - before) / 2**20:.1f}"
+    return f"{with_peak_bytes(work)[1] / 2**20:.1f}"
 
 
 def measure_pass(num_rows: int, num_classes: int, dtype: torch.dtype, rounds: int) -> list[Record]:
@@ -91,9 +76,7 @@ def measure_pass(num_rows: int, num_classes: int, dtype: torch.dtype, rounds: in
         "confidence": lambda: scan_rows(logits, target, scores=False),
         "confidence and scores": lambda: scan_rows(logits, target, scores=True),
     }
-    result = take_turns(
-        contenders, lambda work: gpu_ms(work, flush) if DEVICE.type == "cuda" else clock_ms(work), rounds
-    )
+    result = take_turns(contenders, lambda work: gpu_ms(work, flush), rounds)
     size = {"rows": num_rows, "classes": num_classes, "dtype": str(dtype).removeprefix("torch.")}
     return [
         record(name, size, result[name], "amax", result["amax"], PASS_GOAL, extra_mib(contenders[name]))
@@ -153,41 +136,18 @@ def record(
 ) -> Record:
     """One line of the table; the ratio is the peer's time over ours."""
     ratio = peer_ms / ours
-    row: Record = {"date": date.today().isoformat(), "task": task, **size, "ours_ms": f"{ours:.4f}", "peer": peer}
+    row: Record = {"task": task, **size, "ours_ms": f"{ours:.4f}", "peer": peer}
     row |= {"peer_ms": f"{peer_ms:.4f}", "ratio": f"{ratio:.3f}", "goal": "" if goal is None else goal}
     return row | {"met": "" if goal is None else "met" if ratio >= goal else "missed", "extra_mib": extra_mib}
-
-
-def about() -> Record:
-    """Machine and versions."""
-    gpu, driver = "none", "none"
-    if DEVICE.type == "cuda":
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        gpu, driver = torch.cuda.get_device_name(), subprocess.check_output(command, text=True).split()[0]
-    return {"gpu": gpu, "driver": driver, "torch": torch.__version__, "cpu": cpu_name()} | {
-        name: installed(name) for name in ("triton", "torchmetrics")
-    }
-
-
-def installed(name: str) -> str:
-    """Version of a package."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def main() -> None:
     """Measure, print, and write the CSV if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the records here")
     parser.add_argument("--rounds", type=int, default=30, help="timed rounds (default %(default)s)")
-    parser.add_argument(
-        "--small", action="store_true", help="a few rows, to try the script; without a GPU with TRITON_INTERPRET=1"
-    )
-    args = parser.parse_args()
-    shrink = 4096 if args.small else 1
-    rounds = 1 if args.small else args.rounds
+    args = gpu_options(parser)
+    shrink = 4096 if args.check else 1
+    rounds = 1 if args.check else args.rounds
     records = []
     for num_rows, num_classes, dtype in PASS_SIZES:
         records += measure_pass(max(2, num_rows // shrink), num_classes, dtype, rounds)
@@ -195,7 +155,7 @@ def main() -> None:
         records += measure_stream(max(2 * UPDATES, num_rows // shrink), num_classes, rounds)
     for num_rows, num_classes in SAMPLES:
         records += measure_evaluate(max(2 * UPDATES, num_rows // shrink), num_classes)
-    machine = about()
+    machine = about_gpu("torchmetrics") | {"cpu": cpu_name()}
     show("metrics on a GPU", [record | machine for record in records], args.csv)
 
 

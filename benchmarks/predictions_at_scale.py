@@ -129,7 +129,7 @@ PACKAGES = {"duckdb": "duckdb", "stream": "pyarrow", "ray": "ray", "in memory": 
 
 
 def _edges() -> torch.Tensor:
-    from dualfocal.metrics.bins import equal_edges
+    from dualfocal.metrics.units import equal_edges
 
     return equal_edges(15, torch.float32)
 

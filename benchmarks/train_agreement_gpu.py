@@ -11,23 +11,25 @@ means over a batch. Deterministic algorithms.
 
 import argparse
 import statistics
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
-from _measure import show
+from _measure import DEVICE, about_gpu, gpu_options, show
 from rich.progress import track
 from torch import Tensor
 
 from dualfocal.data import DataSet, load_data
+from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward
-from dualfocal.train.model import make_optimizer, prepare_model
+from dualfocal.train.model import prepare_model
+from dualfocal.train.optimizer import make_optimizer
 from dualfocal.train.presets import preset
 from dualfocal.train.randomness import make_batches, repeatable
 from dualfocal.train.step import make_step
 
+GPU = torch.device("cuda", 0) if DEVICE.type == "cuda" else DEVICE
 YARDSTICK = ["precision=float32", "step=eager", "channels_last=false"]
 WAYS = {
     "float32, eager, channels_last": ["precision=float32", "step=eager", "channels_last=true"],
@@ -39,12 +41,12 @@ WAYS = {
 class Training:
     """A model that can be trained step by step, and set to another's state."""
 
-    def __init__(self, settings: list[str], data: DataSet, device: torch.device) -> None:
-        self.recipe = preset("cifar10_resnet50", ["deterministic=true", *settings]).on(device)
-        self.model = prepare_model(self.recipe, data, device)
+    def __init__(self, recipe: Recipe, settings: list[str], data: DataSet) -> None:
+        self.recipe = recipe.with_settings(["deterministic=true", *settings]).on(GPU)
+        self.model = prepare_model(self.recipe, data, GPU)
         self.optimizer = make_optimizer(self.recipe, list(self.model.parameters()))
-        forward, criterion = Forward(self.model, self.recipe, device), self.recipe.make_loss()
-        self.step = make_step(self.recipe, data, forward, criterion, self.optimizer, Group(0, 1, device))
+        forward, criterion = Forward(self.model, self.recipe, GPU), self.recipe.make_loss().to(GPU)
+        self.step = make_step(self.recipe, data, forward, criterion, self.optimizer, Group(0, 1, GPU), say=print)
         self.step.begin(0)
 
     @torch.no_grad()
@@ -55,7 +57,7 @@ class Training:
 
     def state(self) -> list[Tensor]:
         """Everything that a step changes."""
-        momentum = [of["momentum_buffer"] for of in self.optimizer.state.values()]
+        momentum = [state["momentum_buffer"] for state in self.optimizer.state.values()]
         return [*self.model.state_dict().values(), *momentum]
 
     def weights(self) -> Tensor:
@@ -69,10 +71,10 @@ class Training:
         return loss, self.weights() - before
 
 
-def compare(settings: list[str], data: DataSet, steps: int, device: torch.device) -> dict[str, Any]:
+def compare(recipe: Recipe, settings: list[str], data: DataSet, steps: int) -> dict[str, Any]:
     """One way beside the yardstick: from the same state, and by itself."""
-    with repeatable(preset("cifar10_resnet50", ["deterministic=true", *YARDSTICK]).on(device), device):
-        yardstick, forced, free = (Training(of, data, device) for of in (YARDSTICK, settings, settings))
+    with repeatable(recipe.with_settings(["deterministic=true", *YARDSTICK]).on(GPU), GPU):
+        yardstick, forced, free = (Training(recipe, way, data) for way in (YARDSTICK, settings, settings))
         losses: dict[str, list[float]] = {"yardstick": [], "forced": [], "free": []}
         off = []
         for batch in track(make_batches(yardstick.recipe, data, 0)[:steps], ", ".join(settings)):
@@ -103,21 +105,21 @@ def compare(settings: list[str], data: DataSet, steps: int, device: torch.device
 def main() -> None:
     """Run each way, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the table there")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--steps", type=int, default=50)
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("train_agreement_gpu.py needs a CUDA device")
-    device = torch.device("cuda", 0)
-    data = load_data("cifar10", args.data_root).to(device)
-    found = {way: compare(settings, data, args.steps, device) for way, settings in WAYS.items()}
-    eager = found["bfloat16, eager"]["losses"]
+    args = gpu_options(parser)
+    recipe, ways = preset("cifar10_resnet50"), WAYS
+    if args.check:
+        recipe, args.steps = preset("digits"), 3
+    if DEVICE.type == "cpu":  # without CUDA graphs
+        ways = {way: [setting.replace("captured", "eager") for setting in settings] for way, settings in WAYS.items()}
+    data = load_data(recipe.data, args.data_root, **recipe.data_options).to(GPU)
+    results = {way: compare(recipe, settings, data, args.steps) for way, settings in ways.items()}
+    eager = results["bfloat16, eager"]["losses"]
     records = []
-    for way, of in found.items():
-        same = {"bits_of_bf16_eager": "yes" if of.pop("losses") == eager else "no"}
-        about = {"steps": args.steps, "gpu": torch.cuda.get_device_name(device), "torch": torch.__version__}
-        records.append({"way": way, **of, **same, **about, "date": date.today().isoformat()})
+    for way, result in results.items():
+        same = {"bits_of_bf16_eager": "yes" if result.pop("losses") == eager else "no"}
+        records.append({"way": way, **result, **same, "steps": args.steps, **about_gpu()})
     show("The same steps in several ways", records, args.csv)
 
 

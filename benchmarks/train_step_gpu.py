@@ -6,24 +6,21 @@ The published way: float32 as torch has it (TF32 in convolutions), a DataLoader 
 image, the loss as the equation is usually coded, its sum, the gradient clipped to 2, SGD, and loss.item() each step.
 Ours is what `dualfocal train` does, read off its log: images a second of whole epochs of training steps, validation and
 checkpoints apart; and how long it took before the steps were compiled and captured. Dual focal loss with gamma 5,
-batches of 128 random images of 3 x 32 x 32, or of 3 x 64 x 64 with 200 classes for the net of Tiny-ImageNet. The
-published way is timed before and after ours; each is a median. The first net is timed in every way of ours, the others
-by the default only.
+batches of 128 random images of 3 x 32 x 32. The published way is timed before and after ours; each is a median. The
+first net is timed in every way of ours, the others by the default only. step_times_gpu.py times the other nets.
 """
 
 import argparse
 import gc
 import statistics
-import subprocess
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from _measure import Record, show
+from _measure import DEVICE, Record, about_gpu, gpu_options, show
 from data_cpu import ImageByImage
 from loss_cpu import published
 from rich.progress import track
@@ -37,10 +34,8 @@ from dualfocal.train import train
 
 BATCH, WORKERS = 128, 4
 GOALS = {"resnet50": 3.0, "wide_resnet26_10": 2.0, "densenet121": 2.0}  # of the default, times the published way
-MODELS = [*GOALS, "resnet110", "tiny_resnet50"]
-CIFAR, TINY_IMAGENET = (32, 10), (64, 200)  # size of the images, classes
 START_UP = 60.0  # seconds, at most
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "ours": {},
     "ours, compiled": {"step": "compiled"},
     "ours, TF32": {"precision": "tf32"},
@@ -51,14 +46,13 @@ WAYS = {
 class Published:
     """A net and its loop, as one would write them down from the paper."""
 
-    def __init__(self, model: str, classes: int, images: Tensor, target: Tensor, device: torch.device) -> None:
+    def __init__(self, model: str, images: Tensor, target: Tensor) -> None:
         torch.manual_seed(0)
         torch.backends.cudnn.benchmark = True
-        self.device = device
-        self.net = make_model(model, num_classes=classes, in_channels=3).to(device)
+        self.net = make_model(model, num_classes=10, in_channels=3).to(DEVICE)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
         data = ImageByImage(images, target, pillow=True)
-        on_cuda = device.type == "cuda"
+        on_cuda = DEVICE.type == "cuda"
         self.loader = DataLoader(
             data, BATCH, True, num_workers=WORKERS, persistent_workers=True, pin_memory=on_cuda, drop_last=True
         )
@@ -70,7 +64,7 @@ class Published:
         batches, total, done = iter(self.loader), 0.0, 0
         start = time.perf_counter()
         for images, labels in batches:
-            images, labels = images.to(self.device), labels.to(self.device)
+            images, labels = images.to(DEVICE), labels.to(DEVICE)
             self.optimizer.zero_grad()
             loss = len(images) * published(self.net(images), labels)
             loss.backward()
@@ -83,10 +77,10 @@ class Published:
         return (time.perf_counter() - start) / done
 
 
-def ours(recipe: Recipe, device: torch.device) -> Record:
+def ours(recipe: Recipe) -> Record:
     """Milliseconds of a step from the second epoch on, and what the run says of its start."""
     with tempfile.TemporaryDirectory() as folder:
-        run = train(recipe, folder, device=device, progress=False)
+        run = train(recipe, folder, device=DEVICE, progress=False)
         session = run.result.sessions[0]
         speeds = [line["images_per_second"] for line in run.log[1:]]
         whole = [line["seconds"] for line in run.log[1:]]
@@ -101,32 +95,41 @@ def ours(recipe: Recipe, device: torch.device) -> Record:
 
 
 def random_images(file: Path, number: int, size: int, classes: int) -> None:
-    """Write images with every class in both splits."""
+    """Write images for training, and a ninth as many for validation."""
     rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (number * 10 // 9, size, size, 3), np.uint8)
-    labels = rng.permutation(np.arange(len(images)) % classes)
-    np.savez(file, x_train=images, y_train=labels, x_test=images[:classes], y_test=np.arange(classes))
+    images = rng.integers(0, 256, (number + max(number // 9, classes), size, size, 3), np.uint8)
+    labels = np.arange(len(images)) % classes
+    arrays = {"train": slice(number), "val": slice(number, None), "test": slice(classes)}
+    np.savez(
+        file,
+        **{f"x_{part}": images[rows] for part, rows in arrays.items()},
+        **{f"y_{part}": labels[rows] for part, rows in arrays.items()},
+    )
 
 
-def measure(model: str, ways: list[str], file: Path, epochs: int, device: torch.device) -> list[Record]:
+def image_recipe(file: Path, model: str, epochs: int, **settings: Any) -> Recipe:
+    """The paper's settings, with random images."""
+    return Recipe(
+        data=str(file),
+        data_options={"layout": "NHWC", "padding": 4, "flip": True},
+        model=model,
+        loss_options={"gamma": 5.0},
+        epochs=epochs,
+        drop_last=True,
+        milestones=(),
+        **settings,
+    )
+
+
+def measure(model: str, ways: list[str], file: Path, epochs: int) -> list[Record]:
     """One net, all ways."""
     with np.load(file) as arrays:
         images, target = torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["y_train"])
-    peer = Published(model, int(target.max()) + 1, images.permute(0, 3, 1, 2), target, device)
+    peer = Published(model, images.permute(0, 3, 1, 2), target)
     theirs = [peer.epoch() for _ in range(2)]
     records = []
     for way in track(ways, model):
-        recipe = Recipe(
-            data=str(file),
-            data_options={"val_size": 0.1, "layout": "NHWC", "padding": 4, "flip": True},
-            model=model,
-            loss_options={"gamma": 5.0},
-            epochs=epochs,
-            drop_last=True,
-            milestones=(),
-            **WAYS[way],
-        )
-        records.append({"model": model, "way": way, **ours(recipe, device)})
+        records.append({"model": model, "way": way, **ours(image_recipe(file, model, epochs, **WAYS[way]))})
         gc.collect()
         torch.cuda.empty_cache()
     theirs += [peer.epoch() for _ in range(2)]
@@ -143,40 +146,30 @@ def measure(model: str, ways: list[str], file: Path, epochs: int, device: torch.
     return [slow, *records]
 
 
-def finished(record: Record, device: torch.device) -> Record:
-    """With images a second, rounded, and where it was measured."""
-    about: dict[str, Any] = {"gpu": torch.cuda.get_device_name(device), "torch": torch.__version__}
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    about["driver"] = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
-    about |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "date": date.today().isoformat()}
-    speed = {"images_a_second": round(1000 * BATCH / record["ms_a_step"])}
-    return {**record, "ms_a_step": round(record["ms_a_step"], 2), **speed, **about}
-
-
 def main() -> None:
     """Measure each net."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="write the table there")
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default=",".join(GOALS))
     parser.add_argument("--ways", default=";".join(WAYS), help="of the first net; separated by semicolons")
     parser.add_argument("--images", type=int, default=10_000, help="in an epoch")
     parser.add_argument("--epochs", type=int, default=4, help="of ours; the first is not timed")
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("train_step_gpu.py needs a CUDA device")
-    device = torch.device("cuda")
-    records = []
+    args = gpu_options(parser)
+    if args.check:
+        args.models, args.images, args.epochs = "small_cnn", 4 * BATCH, 2
+    if DEVICE.type == "cpu":
+        args.ways = "ours"  # the others need CUDA
+    about = about_gpu() | {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    records: list[Record] = []
     with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "random.npz"
+        random_images(data, args.images, 32, 10)
         ways = args.ways.split(";")
         for model in args.models.split(","):
-            size, classes = TINY_IMAGENET if model == "tiny_resnet50" else CIFAR
-            data = Path(folder) / f"random{size}.npz"
-            if not data.exists():
-                random_images(data, args.images, size, classes)
-            records += measure(model, ways, data, args.epochs, device)
+            for record in measure(model, ways, data, args.epochs):
+                speed = {"images_a_second": round(1000 * BATCH / record["ms_a_step"])}
+                records.append(record | {"ms_a_step": round(record["ms_a_step"], 2)} | speed | about)
             ways = ["ours"]
-    records = [finished(record, device) for record in records]
-    show("A training step on one GPU", records, args.csv)
+            show("A training step on one GPU", records, args.csv)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -21,8 +22,9 @@ def check_number(name: str, value: float, low: float = 0.0, high: float = math.i
         raise TypeError(f"{name} must be a number, got a tensor of shape {tuple(value.shape)}; {WEIGHT_HINT}")
     if torch.compiler.is_compiling():  # value may be symbolic
         return
-    if not isinstance(value, float | Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not isinstance(value, float | Real) or isinstance(value, bool):
+        hint = f"; {WEIGHT_HINT}" if isinstance(value, list | tuple | np.ndarray) else ""
+        raise TypeError(f"{name} must be a number, got {value!r}{hint}")
     if not (math.isfinite(value) and low <= value <= high):
         rule = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
         raise ValueError(f"{name} must be finite and {rule}, got {value!r}")
@@ -78,10 +80,23 @@ def class_indices(target: Tensor) -> Tensor:
     return labels
 
 
-def check_head(hidden: Tensor, weight: Tensor, target: Tensor) -> None:
-    """Raise a ValueError unless these are inputs, weight and targets of a linear head."""
+def check_head(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None) -> None:
+    """Raise an error unless these are inputs, weight, targets and bias of a linear head."""
+    head = {"hidden": hidden, "weight": weight, "target": target} | ({} if bias is None else {"bias": bias})
+    for name, tensor in head.items():
+        if not isinstance(tensor, Tensor):
+            hint = ": pass head.weight and head.bias" if isinstance(tensor, nn.Module) else ""
+            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}{hint}")
     if hidden.ndim < 2 or weight.ndim != 2 or hidden.shape[-1] != weight.shape[1] or target.shape != hidden.shape[:-1]:
         raise ValueError(
             "hidden must have shape (N, H) or (N, T, H), weight (C, H) and target that of hidden without H, got "
             f"{tuple(hidden.shape)}, {tuple(weight.shape)} and {tuple(target.shape)}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias must have shape ({len(weight)},), one value per class, got {tuple(bias.shape)}")
+    dtypes = [tensor.dtype for name, tensor in head.items() if name != "target"]
+    if len(set(dtypes)) > 1 and not torch.is_autocast_enabled(hidden.device.type):
+        raise ValueError(
+            f"hidden, weight and bias must have one dtype, got {', '.join(map(str, dtypes))}: convert with "
+            f"hidden.to(weight.dtype), or use torch.autocast"
         )

@@ -110,6 +110,22 @@ def test_a_model_that_returns_probabilities(name) -> None:
     torch.testing.assert_close(model(logits.double()), calibrator(probs, input="probs").softmax(1))
 
 
+@for_each(name=("temperature", "isotonic", "vector"))
+def test_a_model_takes_the_kind_of_the_fit(name) -> None:
+    logits, target = sample()
+    calibrator = forced(name).fit(logits.softmax(1), target, input="probs")
+    model = CalibratedModel(nn.Softmax(1), calibrator)
+    assert model.input == "probs"
+    assert torch.equal(model(logits), CalibratedModel(nn.Softmax(1), calibrator, input="probs")(logits))
+    with pytest.raises(ValueError, match="was fitted on probabilities, but got"):
+        CalibratedModel(nn.Identity(), calibrator)(logits)
+    dense = logits.reshape(-1, 5, logits.shape[1])
+    for dtype in (torch.float32, torch.bfloat16):
+        with pytest.raises(ValueError, match="takes logits, but the values look like probabilities"):
+            CalibratedModel(nn.Softmax(-1), fitted(name), class_dim=-1)(dense.to(dtype))
+    assert CalibratedModel(nn.Softmax(1), fitted(name), input="logits")(logits).isfinite().all()
+
+
 def test_half_precision_rounds_the_model_but_not_the_calibrator() -> None:
     calibrator = fitted("isotonic")
     knots = calibrator.knots.clone()

@@ -243,6 +243,8 @@ def test_repr_shows_the_options_and_makes_the_same_again() -> None:
     for calibrator in calibrators:
         assert repr(eval(repr(calibrator))) == repr(calibrator)
     assert repr(calibrators[0]) == "TemperatureScaling(criterion='ece', num_bins=7)"
+    fitted = TemperatureScaling().fit(*sample())
+    assert repr(fitted) == f"TemperatureScaling(criterion='nll', num_bins=15; temperature={fitted.temperature:.4g})"
     assert repr(calibrators[5]) == "HistogramBinning(num_bins=9, bins='width', smoothing=0.5)"
     assert "IsotonicCalibration(smoothing=0.0)" in repr(Chain(TemperatureScaling(), calibrators[6]))
 

@@ -119,7 +119,7 @@ def test_one_score_per_sample(name) -> None:
         make_calibrator(name).fit(p, target, input="probs"),
     )
     assert torch.equal(from_probs(p, input="probs"), plain(log_probs(p)))
-    assert torch.equal(from_probs(odds), plain(odds))  # log-odds have no offset
+    assert torch.equal(from_probs(odds, input="logits"), plain(odds))  # log-odds have no offset
     coarse = p.round(decimals=2)  # 0 and 1: both sides have zeros
     calibrator = make_calibrator(name).fit(coarse, target, input="probs")
     assert calibrator.fitted_on.zeros == (pytest.approx(0.005), pytest.approx(0.005))
@@ -231,6 +231,42 @@ def test_the_others_take_both_and_give_the_same(name) -> None:
     torch.testing.assert_close(calibrator(logits.softmax(1), input="probs").softmax(1), expected, rtol=0, atol=1e-9)
 
 
+@for_each(name=NAMES)
+def test_a_call_takes_the_kind_of_the_fit(name) -> None:
+    logits, target = sample()
+    probs = logits.softmax(1)
+    calibrator = forced(name).fit(probs, target, input="probs")
+    assert torch.equal(calibrator(probs), calibrator(probs, input="probs"))
+    assert torch.equal(calibrator.sensitivity(probs), calibrator.sensitivity(probs, input="probs"))
+    with pytest.raises(ValueError, match="was fitted on probabilities, but got"):
+        calibrator(logits)
+    with pytest.raises(ValueError, match="was fitted on probabilities, but got"):
+        calibrator.sensitivity(logits)
+    calibrator.fit(logits, target)
+    assert torch.equal(calibrator(logits), calibrator(logits, input="logits"))
+    with pytest.raises(ValueError, match=r"takes logits, but the values look like probabilities: .* input="):
+        calibrator(probs)
+    with pytest.raises(ValueError, match="takes logits, but the values look like probabilities"):
+        calibrator.sensitivity(probs)
+    assert calibrator(probs, input="logits").isfinite().all()  # as the caller says
+
+
+def test_a_call_with_one_score_per_sample_takes_the_kind_of_the_fit(tmp_path) -> None:
+    logits, target = sample(num_classes=2)
+    p = (logits[:, 1] - logits[:, 0]).sigmoid()
+    calibrator = TemperatureScaling().fit(p, target, input="probs")
+    assert torch.equal(calibrator(p), calibrator(p, input="probs"))
+    save_calibrator(calibrator, path := tmp_path / "c.safetensors")
+    assert torch.equal(load_calibrator(path)(p), calibrator(p))
+    with pytest.raises(ValueError, match=r'got the value -?[0-9.]+: pass probabilities, or input="logits"'):
+        calibrator(logits[:, 0])
+
+
+def test_one_row_of_logits_that_sums_to_1_by_chance_is_no_error() -> None:
+    calibrator, row = TemperatureScaling().fit(*sample(num_classes=2)), torch.tensor([[0.25, 0.75]])
+    torch.testing.assert_close(calibrator(row), row / calibrator.temperature.float())
+
+
 def test_two_columns_are_not_one_score() -> None:
     logits, target = sample(num_classes=2)
     with pytest.raises(ValueError, match="fitted on logits, but got one score per sample"):
@@ -242,6 +278,43 @@ def test_a_state_dict_knows_no_kind() -> None:
     bare = VectorScaling()
     bare.load_state_dict(VectorScaling().fit(logits, target).state_dict())
     assert torch.equal(bare(logits.softmax(1), input="probs"), bare(log_probs(logits.softmax(1))))
+
+
+# Data frames
+
+
+class Frame:
+    """Has what data frames of pandas and polars have in common."""
+
+    def __init__(self, values: Tensor, columns: object) -> None:
+        self.values, self.columns = values, list(columns)
+
+    def to_numpy(self) -> np.ndarray:
+        return self.values.numpy()
+
+
+@for_each(name=["temperature", "vector", "temperature+isotonic"])
+def test_columns_of_a_data_frame_are_put_into_the_order_of_the_fit(name, tmp_path) -> None:
+    logits, target = sample(num_classes=4)
+    labels = ["abcd"[k] for k in target.tolist()]
+    calibrator = forced(name).fit(Frame(logits, "abcd"), labels)
+    assert calibrator.class_names == tuple("abcd")
+    expected = calibrator(logits)
+    assert torch.equal(calibrator(Frame(logits, "abcd")), expected)
+    assert torch.equal(calibrator(Frame(logits.flip(1), "dcba")), expected)
+    save_calibrator(calibrator, path := tmp_path / "c.safetensors")
+    assert torch.equal(load_calibrator(path)(Frame(logits.flip(1), "dcba")), expected)
+    with pytest.raises(ValueError, match=r"columns a, b, c, x, but .* classes a, b, c, d: rename the columns"):
+        calibrator(Frame(logits, "abcx"))
+
+
+def test_class_names_are_those_of_the_last_fit() -> None:
+    logits, target = sample(num_classes=4)
+    assert TemperatureScaling().fit(logits, target, class_names=list("abcd")).class_names == tuple("abcd")
+    assert TemperatureScaling().fit(Frame(logits, range(4)), target).class_names is None  # no names
+    calibrator = TemperatureScaling().fit(Frame(logits, "abcd"), target).fit(logits, target)
+    assert calibrator.class_names is None
+    assert torch.equal(calibrator(Frame(logits, "dcba")), calibrator(logits))  # by position
 
 
 # The same data again

@@ -315,6 +315,20 @@ def test_nothing_is_written_to(dtype) -> None:
     assert torch.equal(fitted.temperature, t)
 
 
+def test_one_method_may_be_a_text() -> None:
+    logits, target = sample(200)
+    names = [method.name for method in compare_calibrators(logits, target, "temperature", repeats=1).methods]
+    assert sorted(names) == ["temperature", "uncalibrated"]
+
+
+@for_each(methods=[[TemperatureScaling()], TemperatureScaling()])
+def test_calibrators_need_names(methods) -> None:
+    with pytest.raises(
+        TypeError, match=r"names of calibrators, got TemperatureScaling; .*\{'mine': TemperatureScaling"
+    ):
+        compare_calibrators(*sample(200), methods)
+
+
 def test_bad_arguments_are_refused() -> None:
     logits, target = sample(40, 3)
     holed = logits.clone()

@@ -1,6 +1,7 @@
 """Calibrators of multi-label predictions agree with scikit-learn and scipy, label by label."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -129,6 +130,24 @@ def test_probabilities_and_their_log_odds_have_the_same_map(name: str) -> None:
     assert fitted.fitted_on is not None
     odds = log_probs(p.reshape(-1), fitted.fitted_on.zeros).view(p.shape)
     torch.testing.assert_close(fitted(p, input="probs"), make_multilabel_calibrator(name).fit(odds, target)(odds))
+
+
+def test_a_call_takes_the_kind_and_the_labels_of_the_fit() -> None:
+    logits, target = drawn(300)
+    p = logits.sigmoid()
+    fitted = MultilabelPlatt().fit(p, target, input="probs", class_names=list("abc"))
+    assert fitted.class_names == tuple("abc")
+    assert torch.equal(fitted(p), fitted(p, input="probs"))
+    swapped = SimpleNamespace(columns=list("cba"), to_numpy=p.flip(1).numpy)
+    assert torch.equal(fitted(swapped), fitted(p))
+    with pytest.raises(ValueError, match=r'was fitted on probabilities, but got the value .* input="logits"'):
+        fitted(logits)
+    fitted.fit(logits, target)
+    with pytest.raises(ValueError, match="takes logits, but the values look like probabilities"):
+        fitted(p)
+    assert fitted(p[:1]).isfinite().all()  # three logits can lie in [0, 1] by chance
+    frame = SimpleNamespace(columns=list("abc"), to_numpy=logits.numpy)
+    assert fitted.fit(frame, target).class_names == tuple("abc")
 
 
 def test_bad_input_is_refused() -> None:

@@ -149,7 +149,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones_and_the_nearest(tmp_path
 
 
 def test_unknown_options_are_named_with_the_known_ones(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"^digits has the options noise, .*; got nois; did you mean noise\?$"):
+    with pytest.raises(ValueError, match=r"^data digits has the options noise, .*; got nois; did you mean noise\?$"):
         load_data("digits", nois=0.3)
     with pytest.raises(ValueError, match=r"got path, valsize$"):
         load_data("digits", path="elsewhere", valsize=3)

@@ -232,4 +232,4 @@ def test_running_out_of_memory_is_one_line(file, monkeypatch):
 def test_a_pipe_is_not_called_missing(file):
     os.mkfifo(file)
     with pytest.raises(ValueError, match="not a pipe"):
-        arrays.npz(file)
+        arrays.load_npz(file)

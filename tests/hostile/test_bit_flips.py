@@ -21,7 +21,7 @@ from dualfocal.data._cache import Samples, decoded
 from dualfocal.predictions import load_predictions, save_predictions
 from dualfocal.runs import Run
 from dualfocal.runs.recipe import load_recipe
-from dualfocal.train import engine
+from dualfocal.train import loop
 
 SET_ASIDE = {"checkpoint.damaged.safetensors", "log.damaged.jsonl"}
 
@@ -74,13 +74,13 @@ def folders(tmp_path_factory) -> Path:
                 signal.raise_signal(signal.SIGINT)
             return forward(*arguments)
 
-        forward = engine.Forward.__call__
-        engine.Forward.__call__ = interrupt  # type: ignore[method-assign]
+        forward = loop.Forward.__call__
+        loop.Forward.__call__ = interrupt  # type: ignore[method-assign]
         try:
             with pytest.raises(KeyboardInterrupt):
                 go(recipe_for(folder / "data.npz"), folder / "interrupted")
         finally:
-            engine.Forward.__call__ = forward  # type: ignore[method-assign]
+            loop.Forward.__call__ = forward  # type: ignore[method-assign]
     assert (folder / "interrupted" / "checkpoint.safetensors").exists()
     return folder
 

@@ -32,7 +32,7 @@ from pathlib import Path
 import torch
 from dualfocal.cli import main
 from dualfocal.runs.log import OpenLog
-from dualfocal.train import engine
+from dualfocal.train import engine, loop
 from tiny_runs import Watch, go, quick, recipe_for
 
 torch.set_num_threads(1)
@@ -54,7 +54,7 @@ def training(folder, stopped_at=0):
     if child == 0:
         engine.train.__kwdefaults__["lease_seconds"] = LEASE
         watch = Watch(folder, stopped_at, lambda: os.kill(os.getpid(), signal.SIGSTOP))
-        counted(watch, engine.Forward, "__call__", "step")
+        counted(watch, loop.Forward, "__call__", "step")
         counted(watch, OpenLog, "append", "append")
         os.dup2(os.open(out / f"stderr-{os.getpid()}", os.O_WRONLY | os.O_CREAT), 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -302,6 +302,7 @@ def test_metrics_of_arrays_tuples_and_lists_of_batches_agree():
     assert all(type(value) is float for value in expected.values())
     with_hidden = EvalPrediction((logits, np.zeros((20, 8))), labels)
     assert hf.compute_metrics(with_hidden, inference=True) == expected
+    assert hf.compute_metrics((logits, labels), inference=True) == expected
     batches = EvalPrediction(
         [logits[:15], logits[15:, :2], logits[15:, 2:]], [labels[:15], labels[15:, :2], labels[15:, 2:]]
     )

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +70,20 @@ def test_every_calibrator_agrees_within_the_bound_of_its_dtype(name, dtype, path
     torch.testing.assert_close(with_nan[[0, 2, 3]], probs[[0, 2, 3]])
 
 
-def test_a_softmax_before_a_calibrator_of_logits_is_a_warning(path) -> None:
-    calibrator = TemperatureScaling().fit(*sample(300, 4))
-    with pytest.warns(UserWarning, match=r"takes logits: remove the softmax of the model, or use .*input='probs'"):
-        export_onnx(CalibratedModel(nn.Softmax(1), calibrator).eval(), sample(5, 4)[0], path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        export_onnx(CalibratedModel(nn.Identity(), calibrator), sample(5, 4)[0], path)
+def test_a_softmax_before_a_calibrator_of_logits_is_an_error(path) -> None:
+    logits, target = sample(300, 4)
+    calibrator = TemperatureScaling().fit(logits, target)
+    with pytest.raises(ValueError, match="takes logits, but the values look like probabilities"):
+        export_onnx(CalibratedModel(nn.Softmax(1), calibrator).eval(), logits[:5], path)
+    export_onnx(CalibratedModel(nn.Softmax(1), calibrator, input="logits"), logits[:5], path)
+
+
+def test_a_calibrator_fitted_on_probabilities_takes_probabilities(path) -> None:
+    logits, target = sample(300, 4)
+    probs = logits.softmax(1)
+    calibrator = TemperatureScaling().fit(probs, target, input="probs")
+    assert export_onnx(calibrator, probs[:5], path).inputs == ("probs",)
+    assert largest(run(path, probs), calibrator(probs).softmax(1)) <= BOUNDS[torch.float32]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -302,6 +308,7 @@ def test_hugging_face_models(path) -> None:
         ((torch.zeros(2, 4), torch.zeros(3, 4)), r"same number of rows, .* got shapes \(2, 4\), \(3, 4\)"),
         ((), "got nothing"),
         ([[1.0, 2.0]], "tuple or dictionary of tensors, got list"),
+        (torch.zeros(2, 4).numpy(), r"got ndarray; convert arrays with torch\.as_tensor"),
         (torch.zeros(2, 5), r"fitted for 4 classes, but the model returned logits of shape \(2, 5\)"),
     ],
 )

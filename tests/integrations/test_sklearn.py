@@ -23,6 +23,7 @@ def expected_failures(estimator: Any) -> dict[str, str]:
 
 
 @pytest.mark.filterwarnings("ignore:dual focal loss with two classes")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks([DualFocalClassifier(early_stopping=True)], expected_failed_checks=expected_failures)
 def test_the_checks_of_scikit_learn_with_early_stopping(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -100,6 +100,8 @@ def test_weights_may_be_a_list_or_an_array(name: str, soft: bool) -> None:
     array.setflags(write=False)
     for weight in (WEIGHT.tolist(), tuple(WEIGHT.tolist()), array):
         assert torch.equal(PLAIN[name](logits, target, weight=weight), true)
+    counts = torch.arange(1, 6)
+    assert torch.equal(PLAIN[name](logits, target, weight=counts), PLAIN[name](logits, target, weight=counts.float()))
     module = L.LOSSES[name](weight=WEIGHT.tolist())
     assert torch.equal(module.state_dict()["weight"], WEIGHT)
     assert torch.equal(module(logits, target), L.LOSSES[name](weight=WEIGHT)(logits, target))

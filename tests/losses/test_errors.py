@@ -9,6 +9,7 @@ from case_loops import for_each
 from cases import PLAIN
 
 from dualfocal import losses as L
+from dualfocal.losses.registry import make_loss
 
 LOGITS, TARGET = torch.zeros(2, 3), torch.tensor([0, 1])
 INF = float("inf")
@@ -57,6 +58,7 @@ BAD_INPUT = [
     (LOGITS, TARGET, {"weight": [1.0, 1.0]}, ValueError, ["(3,)", "(2,)"]),
     (LOGITS, TARGET, {"weight": np.array([1.0, -2.0, 1.0])}, ValueError, ["-2.0", "class 1", "negative"]),
     (LOGITS, TARGET, {"weight": torch.ones(3, device="meta")}, ValueError, ["meta", "cpu", "criterion.to"]),
+    (LOGITS, TARGET.to("meta"), {}, ValueError, ["logits are on cpu", "target is on meta", "target.to(logits.device)"]),
     (LOGITS, TARGET, {"weight": 2.0}, TypeError, ["2.0", "one number per class"]),
     (LOGITS, TARGET, {"weight": ["a", "b", "c"]}, TypeError, ["'a'", "one number per class"]),
 ]
@@ -132,7 +134,11 @@ BAD_TYPES = [
     (lambda: L.dual_focal_loss(LOGITS, [0, 1]), ["target", "list"]),
     (lambda: L.dual_focal_loss(LOGITS, TARGET, ignore_index=None), ["ignore_index", "None"]),
     (lambda: L.dual_focal_loss(LOGITS, TARGET, "5"), ["gamma", "'5'"]),
-    (lambda: L.dual_focal_loss(LOGITS, TARGET, [5.0, 5.0]), ["gamma", "[5.0, 5.0]"]),
+    (lambda: L.dual_focal_loss(LOGITS, TARGET, [5.0, 5.0]), ["gamma", "[5.0, 5.0]", "torch.as_tensor", "weight="]),
+    (lambda: L.dual_focal_loss(LOGITS, TARGET, np.ones(2)), ["gamma", "array([1., 1.])", "torch.as_tensor"]),
+    (lambda: L.DualFocalLoss([5.0, 5.0]), ["gamma", "[5.0, 5.0]", "weight="]),
+    (lambda: L.DualFocalLoss(True), ["gamma", "number", "True"]),
+    (lambda: L.LabelSmoothingLoss([5.0, 5.0]), ["alpha", "[5.0, 5.0]", "weight="]),
     (lambda: L.dual_focal_loss(LOGITS, TARGET, rival=None), ["rival", "None"]),
     (lambda: L.flsd_loss(LOGITS, TARGET, 5.0), ["gammas", "5.0"]),
 ]
@@ -141,3 +147,10 @@ BAD_TYPES = [
 def test_bad_types_are_refused() -> None:
     for call, words in BAD_TYPES:
         assert_refused(call, TypeError, words)
+
+
+def test_a_custom_loss_without_reduction_gets_the_rule() -> None:
+    with pytest.raises(
+        ValueError, match=r"unexpected keyword argument 'reduction'; a custom loss is .*reduction='sum'"
+    ):
+        make_loss("torch.nn:Sigmoid", {})  # a Module without a constructor of its own

@@ -13,7 +13,9 @@ from dualfocal.losses import _two_classes
 
 WITH_GAMMA = {"focal": L.focal_loss, "inverse_focal": L.inverse_focal_loss, "dual_focal": L.dual_focal_loss}
 WEIGHT_HINT = "pass class weights as weight="
-OWN_FIRST = [name for name in L.LOSSES if name not in ("cross_entropy", "brier")]  # these take keywords only
+OWN_FIRST = [
+    name for name in L.LOSSES if name not in ("cross_entropy", "brier")
+]  # cross-entropy takes weight, the Brier score keywords only
 
 
 def problem(n: int, c: int = 5) -> tuple[Tensor, Tensor]:
@@ -24,6 +26,14 @@ def problem(n: int, c: int = 5) -> tuple[Tensor, Tensor]:
 def test_modules_refuse_class_weights_as_first_argument(name: str) -> None:
     with pytest.raises((TypeError, ValueError), match=WEIGHT_HINT):
         L.LOSSES[name](torch.rand(5))
+
+
+def test_the_first_argument_of_cross_entropy_is_weight_as_in_torch() -> None:
+    logits, target = problem(8)
+    weight = torch.rand(5)
+    torch.testing.assert_close(
+        L.CrossEntropyLoss(weight)(logits, target), torch.nn.CrossEntropyLoss(weight)(logits, target)
+    )
 
 
 @for_each(name=[name for name in OWN_FIRST if not name.startswith("ada_")], n=[4, 5])

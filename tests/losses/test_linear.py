@@ -115,6 +115,31 @@ def test_bad_input() -> None:
         linear_dual_focal_loss(hidden, weight, target, nn.Parameter(torch.tensor(2.0)))
     with pytest.raises(ValueError, match=r"does not support torch\.func"):
         torch.func.grad(lambda h: linear_dual_focal_loss(h, weight, target))(hidden)
-    (grad,) = torch.autograd.grad(linear_dual_focal_loss(hidden, weight, target), hidden, create_graph=True)
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        grad.sum().backward()
+    with pytest.raises(TypeError, match=r"weight must be a tensor, got Linear: pass head\.weight and head\.bias"):
+        linear_dual_focal_loss(hidden, nn.Linear(6, 11), target)
+    with pytest.raises(ValueError, match=r"bias must have shape \(11,\), one value per class, got \(6,\)"):
+        linear_dual_focal_loss(hidden, weight, target, bias=torch.zeros(6, device=DEVICE))
+    with pytest.raises(ValueError, match=r"one dtype, got torch\.bfloat16, torch\.float32: convert with hidden\.to"):
+        linear_dual_focal_loss(hidden.bfloat16(), weight, target)
+
+
+@for_each(reduction=["mean", "none"])
+def test_second_derivatives_are_refused(reduction) -> None:
+    hidden, weight, _, target = sample()
+    value = linear_dual_focal_loss(hidden, weight, target, reduction=reduction).sum()
+    with pytest.raises(RuntimeError, match=r"no second derivatives.*use dual_focal_loss"):
+        torch.autograd.grad(value, hidden, create_graph=True)
+
+
+@for_each(
+    "options, words",
+    [
+        ({"gamma": -1}, "gamma must be finite and at least 0, got -1"),
+        ({"gamma": "x"}, "gamma must be a number, got 'x'"),
+        ({"gamma": torch.ones(11)}, "pass class weights as weight="),
+        ({"ignore_index": None}, "ignore_index must be an integer, got None"),
+    ],
+)
+def test_the_module_checks_its_options(options, words) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        LinearDualFocalLoss(**options)

@@ -16,11 +16,11 @@ from torch import Tensor
 from dualfocal.metrics import BinnedPredictions, BinStats, Evaluation, evaluate
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics._wide import WideSum
-from dualfocal.metrics.bins import ONE, equal_edges
 from dualfocal.metrics.inference.classwise import classwise_test
 from dualfocal.metrics.inference.label_counts import CellLabels, RowLabels
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.states.cells import CellConfidences, fine_edges
+from dualfocal.metrics.units import ONE, equal_edges
 
 SAME = ("error", "ece", "mce", "debiased_ece", "classwise_ece", "confidence", "accuracy", "num_samples", "num_bins")
 CLOSE = ("nll", "brier", "brier_calibration", "brier_refinement")

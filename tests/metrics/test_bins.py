@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from dualfocal import metrics as M
 from dualfocal.metrics import BinStats
-from dualfocal.metrics.bins import ONE, Binner, equal_edges, to_units
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.units import ONE, Binner, equal_edges, to_units
 
 confidences = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60)
 

@@ -1,5 +1,6 @@
 """States of sums by cluster: against the evaluation of the samples themselves, and against loops over pixels."""
 
+import json
 import math
 from collections import defaultdict
 
@@ -203,3 +204,37 @@ def test_comparisons_resample_images_by_default():
     with pytest.raises(ValueError, match=r"at least 10 clusters .* got 5"):
         M.compare(logits[:5], logits[:5], target[:5])
     assert compare_calibrators(logits, target, ["temperature"], repeats=1).num_clusters == 30
+
+
+@pytest.mark.parametrize("most_clusters", [4096, 64])
+def test_states_survive_json_and_merge_afterwards(monkeypatch, most_clusters):
+    monkeypatch.setattr(cluster_noise, "MOST_CLUSTERS", most_clusters)
+    logits, target = images(number=100, side=4)
+    names = [i if i % 2 else f"image {i}" for i in range(100)]
+    predictions = [M.ClusteredPredictions(), M.ClusteredPredictions()]
+    confidences = [M.ClusteredConfidences(), M.ClusteredConfidences()]
+    for i, name in enumerate(names):
+        predictions[i % 2].update(logits[i : i + 1], target[i : i + 1], name)
+        confidence, guess = logits[i].softmax(0).flatten(1).max(0)
+        confidences[i % 2].update(confidence, guess == target[i].flatten(), name, nll=1 / confidence)
+    for first, second in (predictions, confidences):
+        read = [type(first).from_dict(json.loads(json.dumps(state.to_dict()))) for state in (first, second)]
+        assert read == [first, second]
+        merged = read[0] + read[1]
+        assert merged == first + second
+        assert merged.evaluate().to_dict() == (first + second).evaluate().to_dict()
+
+
+def test_states_without_samples_survive_json():
+    for kind in (M.ClusteredPredictions, M.ClusteredConfidences):
+        assert kind.from_dict(kind(7).to_dict()) == kind(7)
+
+
+def test_a_state_that_contradicts_itself_is_not_read():
+    state = M.ClusteredConfidences()
+    state.update([0.5, 0.6], [0, 1], ["a", "b"])
+    content = state.to_dict()
+    with pytest.raises(ValueError, match="the clusters hold 1 samples, but there are 2"):
+        M.ClusteredConfidences.from_dict(content | {"clusters": content["clusters"] | {"value": [1, 0, 0, 0, 0]}})
+    with pytest.raises(ValueError, match="schema 7"):
+        M.ClusteredConfidences.from_dict(content | {"schema": 7})

@@ -235,6 +235,12 @@ def test_invalid_clusters(case):
         M.evaluate(probs, label, input="probs", clusters=clusters)
 
 
+def test_clusters_of_ignored_samples_only():
+    probs, _, cluster = clustered(10, 4)
+    with pytest.raises(ValueError, match="every target is ignore_index"):
+        M.evaluate(probs, torch.full((40,), -100), input="probs", clusters=cluster)
+
+
 def test_groups_with_clusters():
     probs, label, cluster = clustered(40, 10)
     sides = np.where(cluster % 2 == 0, "even", "odd")

@@ -13,10 +13,10 @@ pytest.importorskip("triton")
 from torchmetrics import MetricCollection
 
 from dualfocal import metrics as M
-from dualfocal.metrics.bins import from_units
 from dualfocal.metrics.calibration import top_bins
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.units import from_units
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MAKE = {

@@ -1,5 +1,6 @@
 """Sums of next-token predictions by sequence, position and frequency, without a language model."""
 
+import json
 import math
 
 import numpy as np
@@ -101,9 +102,23 @@ def test_batches_and_shards_merge_exactly() -> None:
     assert merged.num_tokens == merged.total.num_samples == 1200
 
 
-def test_result_survives_json() -> None:
-    import json
+def test_state_survives_json_and_merges_afterwards() -> None:
+    columns = sample()
+    half = len(columns["position"]) // 2
+    states = [
+        state_of({name: column[part] for name, column in columns.items()}) for part in (slice(half), slice(half, None))
+    ]
+    states[0].shards = {"first"}
+    read = [TokenConfidences.from_dict(json.loads(json.dumps(state.to_dict()))) for state in states]
+    assert read == states
+    assert read[0].shards == {"first"}
+    assert read[0] + read[1] == state_of(columns)
+    assert TokenConfidences.from_dict(TokenConfidences().to_dict()) == TokenConfidences()
+    with pytest.raises(ValueError, match="schema 7"):
+        TokenConfidences.from_dict(states[0].to_dict() | {"schema": 7})
 
+
+def test_result_survives_json() -> None:
     result = state_of(sample()).evaluate()
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert TokenEvaluation.from_dict(content).to_dict() == content

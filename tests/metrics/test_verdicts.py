@@ -9,7 +9,7 @@ import torch
 from case_loops import for_each
 
 from dualfocal import metrics as M
-from dualfocal.metrics.inference.top_label import Floor
+from dualfocal.metrics.inference.result import Floor
 
 
 def test_texts() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dualfocal.paper import reproduce
+from dualfocal.paper import reproduce, trainings
 from dualfocal.paper.reproduce import plan
 
 ONE = {"dataset": ["cifar10"], "model": ["resnet50"], "method": ["dual_focal"]}
@@ -26,12 +26,21 @@ def test_extras_are_trained_on_request_only() -> None:
     assert len(plan("table1", extras=True).trainings) == len(plan("table1").every) == 88
 
 
-def test_the_cost_counts_what_has_been_measured() -> None:
+def test_the_cost_counts_what_has_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainings, "STEP_TIMES", {"resnet50": 6.0, "wide_resnet26_10": 11.0, "densenet121": 12.0})
     planned = plan("table1", only={"dataset": ["cifar10"], "method": ["dual_focal"]}, seeds=[1, 2])
     hours = [training.hours for training in planned.trainings.values()]
     assert hours.count(None) == 1  # ResNet-110
     assert f"Total left: {2 * sum(filter(None, hours)):.1f} hours, plus 1 training " in planned.cost()
     assert [row[-1] for row in planned.as_table().rows].count("?") == 1
+
+
+def test_hours_follow_from_the_table_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainings, "STEP_TIMES", dict.fromkeys(("resnet50", "tiny_resnet50", "text_cnn"), 10.0))
+    hours = {name: training.hours for name, training in plan("table1").trainings.items()}
+    assert hours["cifar10 resnet50 dual_focal"] == pytest.approx(350 * 352 * 0.01 / 3600, abs=0.005)
+    assert hours["tiny_imagenet tiny_resnet50 dual_focal"] == pytest.approx(100 * 704 * 0.01 / 3600, abs=0.005)
+    assert hours["20newsgroups text_cnn dual_focal"] == pytest.approx(50 * 117 * 0.01 / 3600, abs=0.005)
 
 
 def test_refusals() -> None:

@@ -17,8 +17,9 @@ import torch
 from dualfocal import metrics
 from dualfocal.calibrators import log_probs
 from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.bins import ONE, BinStats, to_units
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_error
+from dualfocal.metrics.units import ONE, to_units
 
 HOSTILE = [
     "</script><script>hacked = 1</script>",

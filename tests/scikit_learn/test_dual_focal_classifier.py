@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -27,6 +29,9 @@ BINARY = Y > 0
 ADAPTIVE = ("ada_focal", "ada_dual_focal")
 
 
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # trainings are short
+
+
 def small(**options: Any) -> DualFocalClassifier:
     return DualFocalClassifier(**{"hidden_layer_sizes": (10,), "max_iter": 20, "random_state": 0, **options})
 
@@ -35,6 +40,22 @@ def small(**options: Any) -> DualFocalClassifier:
 @parametrize_with_checks([DualFocalClassifier((20,), max_iter=100, learning_rate_init=0.01)])
 def test_all_checks_of_scikit_learn_pass(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+def test_the_defaults_learn_small_data() -> None:
+    features, labels = load_iris(return_X_y=True)  # not scaled; one step per epoch
+    for seed in range(3):
+        assert DualFocalClassifier(random_state=seed).fit(features, labels).score(features, labels) > 0.95
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_loss_that_still_falls_is_a_warning(early_stopping: bool) -> None:
+    options = {"early_stopping": early_stopping, "learning_rate_init": 0.01, "loss": "focal"}
+    with pytest.warns(ConvergenceWarning, match="not converged after max_iter=20 epochs: raise max_iter"):
+        small(**options).fit(X, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        small(**options, max_iter=1000).fit(X, Y)
 
 
 def test_two_classes_warn_at_every_fit_and_are_trained() -> None:

@@ -9,7 +9,7 @@ from pair import Pair, shared_pair
 from small_runs import Killed, go, outcome, small
 
 from dualfocal.runs import Run
-from dualfocal.train import engine
+from dualfocal.train import loop
 from dualfocal.train import result as train_result
 from dualfocal.train.forward import Forward
 
@@ -98,8 +98,8 @@ def at_step(monkeypatch):
             changed = act(logits) if self.model.training and steps == number else None
             return logits if changed is None else changed
 
-        # Only in the engine: the trial before the first step does not count.
-        monkeypatch.setattr(engine, "Forward", type("Watched", (Forward,), {"__call__": forward}))
+        # Only in the loop: the trial before the first step does not count.
+        monkeypatch.setattr(loop, "Forward", type("Watched", (Forward,), {"__call__": forward}))
 
     original = Forward.__call__
     return at_step
@@ -124,9 +124,9 @@ def after_update(monkeypatch):
             optimizer.register_step_post_hook(hook)
             return optimizer
 
-        monkeypatch.setattr(engine, "make_optimizer", make)
+        monkeypatch.setattr(loop, "make_optimizer", make)
 
-    original = engine.make_optimizer
+    original = loop.make_optimizer
     return after_update
 
 

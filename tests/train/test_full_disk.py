@@ -10,7 +10,7 @@ from worker import files_up_to
 
 from dualfocal.cli import main
 from dualfocal.runs import Run, RunError
-from dualfocal.runs import run as run_folder
+from dualfocal.runs import folder as run_folder
 
 pytestmark = pytest.mark.usefixtures("nets", "quick")
 

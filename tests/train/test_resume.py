@@ -16,8 +16,8 @@ from safetensors import safe_open
 from small_runs import SMALL, Killed, Outcome, go, outcome
 
 from dualfocal.runs import Recipe, Run
-from dualfocal.runs import run as run_folder
-from dualfocal.train import DivergedError, engine
+from dualfocal.runs import folder as run_folder
+from dualfocal.train import DivergedError, loop
 from dualfocal.train.checkpoint import KEY
 from dualfocal.train.failure import SIGNALS
 from dualfocal.train.presets import preset
@@ -181,7 +181,7 @@ def test_a_checkpoint_every_three_epochs(tmp_path, kill_at_write, expected, name
 def test_checkpoints_with_a_pause_between_them(tmp_path, kill_at_write, expected, monkeypatch) -> None:
     """Epochs take 10 seconds by this clock, the pause is 25: epochs 3, 6, ... leave a checkpoint."""
     killed = Run(tmp_path / "killed")
-    monkeypatch.setattr(engine, "monotonic", lambda: 10.0 * len(killed.log))
+    monkeypatch.setattr(loop, "monotonic", lambda: 10.0 * len(killed.log))
     recipe = small("adaptive", "epochs=8")
     kill_at_write(7)  # the recipe, 3 epochs, a checkpoint, epoch 4, half a line of epoch 5
     with pytest.raises(Killed):
@@ -322,7 +322,7 @@ def test_the_memory_format_of_weights_and_momentum_survives(tmp_path, at_step, m
     at_step(5, interrupt)
     with pytest.raises(KeyboardInterrupt):
         go(small("channels_last"), tmp_path / "run")
-    optimizers, make, formats = [], engine.make_optimizer, []
+    optimizers, make, formats = [], loop.make_optimizer, []
 
     def recorded(*arguments):
         optimizers.append(make(*arguments))
@@ -337,7 +337,7 @@ def test_the_memory_format_of_weights_and_momentum_survives(tmp_path, at_step, m
                 formats.append(momentum.is_contiguous(memory_format=torch.channels_last))
                 formats.append(not momentum.is_contiguous())
 
-    monkeypatch.setattr(engine, "make_optimizer", recorded)
+    monkeypatch.setattr(loop, "make_optimizer", recorded)
     at_step(1, look)
     go(small("channels_last"), tmp_path / "run")
     assert formats == [True, True, True]

@@ -14,7 +14,7 @@ from small_runs import assert_same_bytes, go
 from torch import Tensor, nn
 
 from dualfocal.runs import Recipe
-from dualfocal.train import engine, train
+from dualfocal.train import loop, train
 from dualfocal.train.host_state import host_state
 from dualfocal.train.presets import preset
 from dualfocal.train.step import WARM_UP, CapturedStep, Step, StepResult
@@ -67,7 +67,7 @@ def played(monkeypatch: pytest.MonkeyPatch, quick: None) -> list[Played]:
         "synchronize": lambda device: None,
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(engine, "make_step", Played)
+    monkeypatch.setattr(loop, "make_step", Played)
     made.clear()
     closed.clear()
     return made
@@ -110,7 +110,7 @@ def test_replays_are_the_steps_they_stand_for(
     assert played[0].replays == 3 * 5 - WARM_UP
     assert closed == played  # the graphs are freed at the end, not at any time
     assert [(s["step"], s["start_up_seconds"] > 0) for s in captured.result.sessions] == [("captured", True)]
-    monkeypatch.setattr(engine, "make_step", Step)
+    monkeypatch.setattr(loop, "make_step", Step)
     eager = go(recipe, tmp_path / "eager")
     assert_same_bytes(eager, captured)
     assert [(s["step"], s["start_up_seconds"]) for s in eager.result.sessions] == [("eager", 0)]
@@ -154,7 +154,7 @@ def test_what_cannot_be_captured_is_trained_eagerly(
     assert lines[0].endswith(": operation not permitted when stream is capturing")
     assert run.result.notes[-1:] == lines
     assert run.result.sessions[0]["step"] == "eager"
-    monkeypatch.setattr(engine, "make_step", Step)
+    monkeypatch.setattr(loop, "make_step", Step)
     assert_same_bytes(go(recipe_of(toy), tmp_path / "eager"), run)
 
 

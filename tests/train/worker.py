@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dualfocal.cli import main as program
 from dualfocal.losses import DualFocalLoss
 from dualfocal.models import make_model
 from dualfocal.runs import Recipe
@@ -102,6 +101,8 @@ def do(job: dict[str, Any]) -> str:
     try:
         if "arguments" in job:
             with redirect_stdout(StringIO()) as stdout, suppress(SystemExit):
+                from dualfocal.cli import main as program  # here, so that the GPU tests do not need typer
+
                 program(job["arguments"])
             return stdout.getvalue()
         with files_up_to(job["file_limit"]) if "file_limit" in job else nullcontext():

@@ -10,12 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
-from dualfocal._tensors import compute_dtype, wide_dtype
+from dualfocal._tensors import compute_dtype, first_true, is_concrete, wide_dtype
 from dualfocal.calibrators._fit_report import Fit, FitReport
 from dualfocal.calibrators._tiles import tile_slices
-from dualfocal.calibrators.inputs import NAMES, FittedOn, digest, impossible_labels, kind_of, log_probs, zero_values
+from dualfocal.calibrators.inputs import (
+    NAMES,
+    FittedOn,
+    class_columns,
+    digest,
+    impossible_labels,
+    kind_of,
+    log_probs,
+    names_of_fit,
+    zero_values,
+)
 from dualfocal.calibrators.notes import Note, absent_classes
-from dualfocal.metrics.rows import INPUTS, Array, Rows, as_rows, as_tensor, class_targets
+from dualfocal.metrics.arrays import Array, as_tensor, class_targets
+from dualfocal.metrics.rows import INPUTS, ROUNDING, Rows, are_probabilities, as_rows
 from dualfocal.metrics.scan import scan
 
 CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements mapped at a time, unless gradients are needed
@@ -24,9 +35,10 @@ CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements mapped at a time, unless 
 class Calibrator(nn.Module, ABC):
     """A map from logits to calibrated logits, learned from held-out data.
 
-    ``fit(logits, target)`` learns the map and returns the calibrator; calling the calibrator applies the map. Both
-    also take probabilities with ``input="probs"``. The learned parameters are float64 buffers that move with
-    ``.to(device)``; a ``state_dict`` of any size can be loaded into an unfitted calibrator. ``repr`` shows the options.
+    ``fit(logits, target)`` learns the map and returns the calibrator; calling the calibrator applies the map. A
+    calibrator that was fitted on probabilities, with ``input="probs"``, is called with probabilities. The learned
+    parameters are float64 buffers that move with ``.to(device)``; a ``state_dict`` of any size can be loaded into an
+    unfitted calibrator. ``repr`` shows the options, and the temperature of a fit.
     """
 
     # A subclass names its buffers and the buffer with one row per class (if any), and implements _fit and _map.
@@ -65,8 +77,11 @@ class Calibrator(nn.Module, ABC):
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def extra_repr(self) -> str:
-        """Constructor arguments, for ``repr``."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        """Constructor arguments and, after the fit, what was learned if it is one number, for ``repr``."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        buffers = {name: getattr(self, name) for name in self.learned}
+        learned = ", ".join(f"{name}={float(value):.4g}" for name, value in buffers.items() if value.ndim == 0)
+        return "; ".join(text for text in (options, learned) if text)
 
     @torch.no_grad()
     def fit(
@@ -81,8 +96,8 @@ class Calibrator(nn.Module, ABC):
         """Fit the calibrator to held-out predictions (not those of the training data, which are over-confident).
 
         Args:
-            logits: tensor or numpy array of shape ``(N, C)`` or ``(N, C, d1, ...)``, or ``(N,)`` with the log-odds of
-                class 1.
+            logits: tensor, numpy array or data frame of shape ``(N, C)`` or ``(N, C, d1, ...)``, or ``(N,)`` with the
+                log-odds of class 1. The columns of a data frame name the classes.
             target: class indices, ``(N,)`` or ``(N, d1, ...)``.
             input: ``"logits"`` or ``"probs"``, whichever ``logits`` holds. None means logits, and raises an error if
                 the values look like probabilities. Probabilities are converted to logarithms; a probability of 0 is
@@ -96,7 +111,7 @@ class Calibrator(nn.Module, ABC):
         Raises:
             ValueError: the data do not fit the method. An earlier fit is kept.
         """
-        target = class_targets(logits, target, class_names)
+        target, names = class_targets(logits, target, class_names), names_of_fit(logits, class_names)
         values = as_tensor("logits", logits)
         binary = "top_label" if values.ndim == 1 else None
         rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
@@ -125,22 +140,25 @@ class Calibrator(nn.Module, ABC):
             converged=fit.converged,
             notes=(*notes, *impossible),
         )
-        self.fitted_on = FittedOn(kind, zeros, data_digest)
+        self.fitted_on, self.class_names = FittedOn(kind, zeros, data_digest), names
         return self
 
     def _store(self, fit: Fit, device: torch.device) -> None:
         for name in self.learned:
             setattr(self, name, fit.learned[name].to(device))
 
-    def forward(self, logits: Array, *, input: str = "logits") -> Tensor:
+    def forward(self, logits: Array, *, input: str | None = None) -> Tensor:
         """Apply the calibrator.
 
         Args:
-            logits: tensor or numpy array of any shape that :meth:`fit` takes.
-            input: whether ``logits`` holds ``"logits"`` or ``"probs"``.
+            logits: tensor, numpy array or data frame of any shape that :meth:`fit` takes. The columns of a data frame
+                may have another order than ``class_names``.
+            input: whether ``logits`` holds ``"logits"`` or ``"probs"``. None means the kind of the fit, and raises an
+                error if the values look like the other kind.
 
         Returns:
-            Calibrated logits (some methods: log-probabilities) of the shape of ``logits``, float32 or float64.
+            Calibrated logits (some methods: log-probabilities) of the shape of ``logits``, float32 or float64. The
+            classes have the order of the fit.
 
         Raises:
             RuntimeError: the calibrator is not fitted.
@@ -148,10 +166,13 @@ class Calibrator(nn.Module, ABC):
         """
         if not self.is_fitted:
             raise RuntimeError(f"this {type(self).__name__} is not fitted: call fit(logits, target) first")
-        check_choice("input", input, INPUTS)
-        logits = as_tensor("logits", logits)
+        check_choice("input", input, (None, *INPUTS))
+        logits = class_columns(logits, self.class_names)
         if not logits.is_floating_point() or logits.ndim == 0:
             raise ValueError(f"logits must be floating point (N, C), got {logits.dtype} {tuple(logits.shape)}")
+        if input is None:
+            self.check_values(logits)
+            input = self.fitted_input
         kind = kind_of(logits, input)
         if not (logits.ndim == 1 and self.num_classes not in (None, 2)):  # otherwise a clearer error is raised below
             self.check_kind(kind)
@@ -161,6 +182,39 @@ class Calibrator(nn.Module, ABC):
             return mapped[:, 1] - mapped[:, 0]
         shape = logits.movedim(1, -1).shape
         return mapped.view(shape).movedim(-1, 1)
+
+    @property
+    def fitted_input(self) -> str:
+        """Kind of the values of the fit, ``"logits"`` or ``"probs"``; ``"logits"`` if it is unknown."""
+        return "logits" if self.fitted_on is None else self.fitted_on.input
+
+    def check_values(self, values: Tensor) -> None:
+        """Raise a ValueError if the values look like probabilities, but the fit was on logits, or the reverse.
+
+        Values are not read while a model is compiled, exported, traced or transformed.
+        """
+        capturing = values.is_cuda and torch.cuda.is_current_stream_capturing()
+        if not is_concrete(values) or capturing:
+            return
+        name, values = type(self).__name__, values.detach()
+        if self.fitted_input == "logits":
+            if self._look_like_probabilities(values):
+                raise ValueError(
+                    f"this {name} takes logits, but the values look like probabilities: pass logits, or say what the "
+                    'values are, with input="probs" or input="logits"'
+                )
+        elif (i := first_true((values < -ROUNDING) | (values > 1 + ROUNDING))) is not None:
+            self.check_kind(kind_of(values, "logits"))  # raises if the map cannot take logits
+            raise ValueError(
+                f"this {name} was fitted on probabilities, but got the value {float(values.reshape(-1)[i]):g}: pass "
+                'probabilities, or input="logits" for logits'
+            )
+
+    def _look_like_probabilities(self, values: Tensor) -> bool:
+        if values.ndim == 1:
+            return False
+        rows = _class_rows(values)
+        return len(rows) > 1 and are_probabilities(rows)  # one row of logits can sum to 1 by chance
 
     def check_kind(self, kind: str) -> None:
         """Raise a ValueError if the map depends on the kind of its input, and was fitted on another kind.
@@ -175,7 +229,7 @@ class Calibrator(nn.Module, ABC):
                 f"row, which changes the output of this method; pass {fitted}, or fit a calibrator on {given}"
             )
 
-    def sensitivity(self, logits: Tensor, *, input: str = "logits", margin: float = 1e-13) -> Tensor:
+    def sensitivity(self, logits: Tensor, *, input: str | None = None, margin: float = 1e-13) -> Tensor:
         """Bound on the change of the calibrated probabilities if rounding moves each class probability by ``margin``.
 
         The maps of histogram and Bayesian binning have jumps, that of isotonic regression has steep parts. There, two
@@ -184,7 +238,7 @@ class Calibrator(nn.Module, ABC):
 
         Args:
             logits: tensor of any shape that :meth:`fit` takes.
-            input: whether ``logits`` holds ``"logits"`` or ``"probs"``.
+            input: whether ``logits`` holds ``"logits"`` or ``"probs"``, as in a call of the calibrator.
             margin: relative change of the class probabilities.
 
         Returns:
@@ -196,6 +250,9 @@ class Calibrator(nn.Module, ABC):
         >>> (calibrator.sensitivity(torch.tensor([[0.0, 0.1], [0.0, 0.0]])) > 0).tolist()
         [False, True]
         """
+        if input is None:
+            self.check_values(logits)
+            input = self.fitted_input
         return self._sensitivity(self._as_rows(logits, input), margin)
 
     def _as_rows(self, logits: Tensor, input: str) -> Tensor:
@@ -205,7 +262,7 @@ class Calibrator(nn.Module, ABC):
         logits = logits.to(compute_dtype(logits))
         if logits.ndim == 1:  # sigmoid(z) = softmax(0, z)[1]
             return torch.stack([torch.zeros_like(logits), logits], dim=1)
-        return logits.movedim(1, -1).reshape(-1, logits.shape[1])
+        return _class_rows(logits)
 
     @abstractmethod
     def _fit(self, rows: Rows) -> Fit:
@@ -260,6 +317,10 @@ class Calibrator(nn.Module, ABC):
                 setattr(self, name, torch.empty(loaded.shape, dtype=current.dtype, device=current.device))
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.report = self.fitted_on = None
+
+
+def _class_rows(logits: Tensor) -> Tensor:
+    return logits.movedim(1, -1).reshape(-1, logits.shape[1])
 
 
 def _chunk(values: Tensor) -> int:

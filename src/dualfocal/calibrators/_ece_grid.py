@@ -9,9 +9,9 @@ from torch import Tensor
 
 from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._tiles import ShiftedLogits, exponent_floor
-from dualfocal.metrics.bins import ONE, Binner, equal_edges, scatter_sum
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.units import ONE, Binner, equal_edges, scatter_sum
 
 GRID = 100  # temperatures 0.1, 0.2, ..., 10.0
 BLOCK_CPU, BLOCK_DEVICE = 1 << 12, 1 << 17  # rows that are binned together at all temperatures

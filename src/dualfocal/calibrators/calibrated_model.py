@@ -32,7 +32,8 @@ class CalibratedModel(nn.Module):
         calibrator: a fitted calibrator.
         output: ``"probs"`` to return probabilities (of class 1 if the model returns ``(N,)``), ``"logits"`` to return
             calibrated logits.
-        input: ``"probs"`` if the model returns probabilities instead of logits.
+        input: whether the model returns ``"logits"`` or ``"probs"``. None means the kind of the calibrator's fit, and
+            raises an error if an output of the model looks like the other kind.
         class_dim: dimension of the classes in the output of the model; -1 for token classification ``(N, T, C)``.
 
     Raises:
@@ -56,7 +57,7 @@ class CalibratedModel(nn.Module):
         calibrator: Calibrator,
         *,
         output: str = "probs",
-        input: str = "logits",
+        input: str | None = None,
         class_dim: int = 1,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -64,14 +65,15 @@ class CalibratedModel(nn.Module):
         if not isinstance(calibrator, Calibrator):
             raise TypeError(f"calibrator must be a Calibrator, got {type(calibrator).__name__}")
         check_choice("output", output, OUTPUTS)
-        check_choice("input", input, INPUTS)
+        check_choice("input", input, (None, *INPUTS))
         if not calibrator.is_fitted:
             raise RuntimeError(f"this {type(calibrator).__name__} is not fitted: call fit(logits, target) first")
-        if calibrator.fitted_on is not None and calibrator.fitted_on.kind in INPUTS:
-            calibrator.check_kind(input)
         super().__init__()
         self.model, self.calibrator = model, calibrator
-        self.output, self.input, self.class_dim = output, input, class_dim
+        self.output, self.input, self.class_dim = output, input or calibrator.fitted_input, class_dim
+        self.checks_input = input is None
+        if calibrator.fitted_on is not None and calibrator.fitted_on.kind in INPUTS:
+            calibrator.check_kind(self.input)
 
     def extra_repr(self) -> str:
         """Options, for ``repr``."""
@@ -83,8 +85,14 @@ class CalibratedModel(nn.Module):
         Returns:
             Calibrated probabilities or logits of the shape of the model's logits; float64 if these are float64,
             otherwise float32.
+
+        Raises:
+            ValueError: the output of the model does not fit the calibrator.
         """
-        return self.calibrate(self.uncalibrated(*args, **kwargs))
+        logits = self.uncalibrated(*args, **kwargs)
+        if self.checks_input:
+            self.calibrator.check_values(self._classes_second(logits))
+        return self.calibrate(logits)
 
     def uncalibrated(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return the output of the model, as a tensor.
@@ -108,17 +116,17 @@ class CalibratedModel(nn.Module):
         Raises:
             ValueError: the number of classes is not that of the calibrator.
         """
-        wide = logits.to(wide_dtype(logits))
-        if logits.ndim == 1:
-            calibrated: Tensor = self.calibrator(wide, input=self.input)
-            result = calibrated.sigmoid() if self.output == "probs" else calibrated
-        else:
-            self._check_classes(logits)
-            calibrated = self.calibrator(wide.movedim(self.class_dim, 1), input=self.input)
-            result = (calibrated.softmax(1) if self.output == "probs" else calibrated).movedim(1, self.class_dim)
+        wide = self._classes_second(logits).to(wide_dtype(logits))
+        result: Tensor = self.calibrator(wide, input=self.input)
+        if self.output == "probs":
+            result = result.sigmoid() if result.ndim == 1 else result.softmax(1)
+        result = result if result.ndim == 1 else result.movedim(1, self.class_dim)
         return result.to(compute_dtype(logits))
 
-    def _check_classes(self, logits: Tensor) -> None:
+    def _classes_second(self, logits: Tensor) -> Tensor:
+        """Return logits with the classes in dimension 1; one score per sample stays as it is."""
+        if logits.ndim == 1:
+            return logits
         shape, expected = tuple(logits.shape), self.calibrator.num_classes
         if not -logits.ndim <= self.class_dim < logits.ndim:
             raise ValueError(f"class_dim is {self.class_dim}, but the model returned logits of shape {shape}")
@@ -127,3 +135,4 @@ class CalibratedModel(nn.Module):
                 f"the calibrator was fitted for {expected} classes, but the model returned logits of shape {shape}, "
                 f"with {shape[self.class_dim]} classes in dimension class_dim={self.class_dim}"
             )
+        return logits.movedim(self.class_dim, 1)

@@ -88,7 +88,7 @@ def _restore(content: dict[str, Any], state: dict[str, Tensor]) -> Calibrator:
     calibrator = _build(content["calibrator"])
     calibrator.load_state_dict(state)
     row = torch.zeros(1, calibrator.num_classes or 2)
-    calibrated = calibrator(row)
+    calibrated = calibrator(row, input="logits")
     if calibrated.shape != row.shape or not all(value.isfinite().all() for value in (calibrated, *state.values())):
         raise ValueError("the parameters must be finite and of matching shapes")
     if content["report"] is not None:

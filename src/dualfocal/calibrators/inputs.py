@@ -2,14 +2,17 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from dualfocal._checks import listed
 from dualfocal._tensors import compute_dtype
 from dualfocal.calibrators.notes import Note
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
+from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal.metrics.rows import Rows, as_rows
 
 TINY = torch.finfo(torch.float32).tiny
 SAMPLED = 1024  # number of rows that enter the digest
@@ -28,6 +31,11 @@ class FittedOn:
         if self.kind not in NAMES or not all(0 < zero < 1 for zero in self.zeros or ()):
             raise ValueError(f"kind must be one of {', '.join(NAMES)} and zeros must lie in (0, 1), got {self}")
 
+    @property
+    def input(self) -> str:
+        """Whether the values were ``"logits"`` or ``"probs"``; also known for one score per sample."""
+        return "logits" if self.zeros is None else "probs"
+
     def matches(self, values: Tensor, target: Tensor | None, *, input: str, ignore_index: int = -100) -> bool:
         """Whether these are the data of the fit. Labels matter only through ``ignore_index``."""
         if self.kind != kind_of(values, input):
@@ -38,6 +46,44 @@ class FittedOn:
 def kind_of(values: Tensor, input: str) -> str:
     """Kind of input, which decides the constant added to each row: a key of ``NAMES``."""
     return "log-odds" if values.ndim == 1 else input
+
+
+def names_of_fit(values: Array, class_names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the names of the classes: the given ones, or the columns of a data frame; None if there are none.
+
+    None also if both are there and differ: names are then no means to recognise the columns of later data frames.
+    """
+    columns = _column_names(values)
+    if class_names is None:
+        return columns
+    names = tuple(class_names)
+    return names if columns in (None, names) else None
+
+
+def class_columns(values: Array, class_names: tuple[str, ...] | None) -> Tensor:
+    """Return predictions as a tensor; the columns of a data frame are put into the order of the classes.
+
+    Raises:
+        ValueError: the columns of the data frame are not named like the classes.
+    """
+    tensor = as_tensor("logits", values)
+    columns = _column_names(values)
+    if columns is None or class_names is None or columns == class_names:
+        return tensor
+    if sorted(columns) != sorted(class_names):
+        raise ValueError(
+            f"the data frame has the columns {listed(columns)}, but the calibrator was fitted for the classes "
+            f"{listed(class_names)}: rename the columns, or pass an array, with the classes in this order"
+        )
+    return tensor[:, [columns.index(name) for name in class_names]]
+
+
+def _column_names(values: Array) -> tuple[str, ...] | None:
+    """Return the names of the columns of a data frame; None if there are none, or only the numbers 0, 1, ..."""
+    if isinstance(values, Tensor):
+        return None
+    names = tuple(str(name) for name in getattr(values, "columns", ()))
+    return None if names == tuple(str(i) for i in range(len(names))) else names
 
 
 def kept_rows(values: Tensor, target: Tensor | None, *, input: str | None, ignore_index: int = -100) -> Rows:

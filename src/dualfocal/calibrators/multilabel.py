@@ -22,12 +22,22 @@ from dualfocal.calibrators._fit_report import Fit, FitReport
 from dualfocal.calibrators._newton import Minimum
 from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.calibrators.binning import FLOOR, column_of, interpolate, isotonic_column, pad_rows
-from dualfocal.calibrators.inputs import FittedOn, digest, impossible_labels, log_probs, zero_values
+from dualfocal.calibrators.inputs import (
+    FittedOn,
+    class_columns,
+    digest,
+    impossible_labels,
+    log_probs,
+    names_of_fit,
+    zero_values,
+)
 from dualfocal.calibrators.notes import Note
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.multilabel.entries import as_entries
-from dualfocal.metrics.rows import Array, Rows, as_tensor
+from dualfocal.metrics.rows import Rows
 
 FEW = 10  # positive or negative samples of a label; with fewer, its map is mostly the prior
+MANY = 50  # logits; fewer can all lie in [0, 1] by chance
 LEAST_SLOPE = 1e-4  # of a standardised logit, so that temperatures are finite
 
 
@@ -74,7 +84,7 @@ class MultilabelCalibrator(Calibrator):
         """Fit the calibrator to held-out predictions (not those of the training data, which are over-confident).
 
         Args:
-            logits: log-odds of each label, ``(N, L)``.
+            logits: log-odds of each label, ``(N, L)``. The columns of a data frame name the labels.
             target: 0 or 1 for each sample and label, ``(N, L)``; integers, booleans or floats.
             input: ``"logits"`` or ``"probs"``, whichever ``logits`` holds. None means logits, and raises an error if
                 all values lie in [0, 1]. Probabilities are converted to log-odds; a probability of 0 or 1 is moved
@@ -89,6 +99,7 @@ class MultilabelCalibrator(Calibrator):
             ValueError: the data do not fit the method. An earlier fit is kept.
         """
         entries = as_entries(logits, target, input=input, ignore_index=ignore_index, class_names=class_names)
+        names = names_of_fit(logits, class_names)
         values, keep, hit = entries.values, entries.keep, entries.target == 1
         zeros, impossible = None, list[Note]()
         if entries.input == "probs":
@@ -115,30 +126,36 @@ class MultilabelCalibrator(Calibrator):
             converged=fit.converged,
             notes=(*fit.notes, *_rare_labels(hit & keep, keep), *impossible),
         )
-        self.fitted_on = FittedOn(entries.input, zeros, digest(values))
+        self.fitted_on, self.class_names = FittedOn(entries.input, zeros, digest(values)), names
         return self
 
-    def forward(self, logits: Array, *, input: str = "logits") -> Tensor:
+    def forward(self, logits: Array, *, input: str | None = None) -> Tensor:
         """Apply the calibrator.
 
         Args:
-            logits: log-odds or probabilities of each label, ``(N, L)``.
-            input: whether ``logits`` holds ``"logits"`` or ``"probs"``.
+            logits: log-odds or probabilities of each label, ``(N, L)``. The columns of a data frame may have another
+                order than ``class_names``.
+            input: whether ``logits`` holds ``"logits"`` or ``"probs"``. None means the kind of the fit, and raises an
+                error if the values look like the other kind.
 
         Returns:
-            Calibrated logits, ``(N, L)``, float32 or float64; their sigmoid is the calibrated probability.
+            Calibrated logits, ``(N, L)``, float32 or float64; their sigmoid is the calibrated probability. The labels
+            have the order of the fit.
 
         Raises:
             RuntimeError: the calibrator is not fitted.
             ValueError: the values do not fit the calibrator.
         """
-        values = as_tensor("logits", logits)
+        values = class_columns(logits, self.class_names)
         if values.ndim != 2:
             raise ValueError(f"logits must have shape (N, L), one column per label, got {tuple(values.shape)}")
         return super().forward(values, input=input)
 
     def check_kind(self, kind: str) -> None:
         """Do nothing: the log-odds of a probability are its logit, so that both kinds of input have the same map."""
+
+    def _look_like_probabilities(self, values: Tensor) -> bool:
+        return values.numel() >= MANY and bool(((values >= 0) & (values <= 1)).all())
 
     def _as_rows(self, logits: Tensor, input: str) -> Tensor:
         return _log_odds(logits, input, None if self.fitted_on is None else self.fitted_on.zeros)

@@ -24,12 +24,12 @@ from dualfocal.calibrators.comparison import (
 )
 from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.multilabel import MULTILABEL_CALIBRATORS, entry_nll, make_multilabel_calibrator
-from dualfocal.metrics.bins import Binner, equal_edges, scatter_sum, to_units
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.multilabel.entries import Entries, as_entries
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import finite
-from dualfocal.metrics.rows import Array
+from dualfocal.metrics.units import Binner, equal_edges, scatter_sum, to_units
 
 FLOOR_DRAWS = 20  # of the targets of a calibrated model; each is a mean over all labels, which hardly scatters
 
@@ -109,7 +109,7 @@ class MultilabelComparison(MethodComparison[Score]):
 def compare_multilabel_calibrators(
     logits: Array,
     target: Array,
-    methods: Sequence[str] = tuple(MULTILABEL_CALIBRATORS),
+    methods: str | Sequence[str] = tuple(MULTILABEL_CALIBRATORS),
     *,
     input: str | None = None,
     folds: int = 5,
@@ -130,7 +130,7 @@ def compare_multilabel_calibrators(
     Args:
         logits: log-odds of each label, ``(N, L)``.
         target: 0 or 1 for each sample and label, ``(N, L)``.
-        methods: names from ``MULTILABEL_CALIBRATORS``.
+        methods: one or several names from ``MULTILABEL_CALIBRATORS``.
         input: ``"logits"`` or ``"probs"``, as in ``MultilabelCalibrator.fit``.
         folds: number of folds.
         repeats: number of repetitions with new folds, over which scores are averaged.
@@ -153,6 +153,7 @@ def compare_multilabel_calibrators(
     check_count("folds", folds, 2)
     check_count("repeats", repeats)
     check_level(level)
+    methods = [methods] if isinstance(methods, str) else methods
     for name in methods:
         check_known("the calibrator of multi-label predictions", name, MULTILABEL_CALIBRATORS)
     entries = as_entries(logits, target, input=input, ignore_index=ignore_index, clusters=clusters)

@@ -154,7 +154,7 @@ class Chain(Calibrator):
         logits = rows.values
         try:
             for step in self:
-                logits = step.fit(logits, rows.target, input="logits")(logits)
+                logits = step.fit(logits, rows.target, input="logits")(logits, input="logits")
         except BaseException:
             for step, buffers, report, fitted_on in before:
                 step._buffers.update(buffers)

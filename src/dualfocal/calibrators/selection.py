@@ -27,16 +27,17 @@ from dualfocal.calibrators.comparison import UNCALIBRATED, CalibratorComparison,
 from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.notes import absent_classes
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
+from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, class_targets, image_clusters
+from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scores import nll
 
 
 def compare_calibrators(
     logits: Array,
     target: Array,
-    methods: Sequence[str] | Mapping[str, Calibrator] = tuple(CALIBRATORS),
+    methods: str | Sequence[str] | Mapping[str, Calibrator] = tuple(CALIBRATORS),
     *,
     input: str | None = None,
     validation: tuple[Array, Array] | Rows | None = None,
@@ -71,8 +72,8 @@ def compare_calibrators(
     Args:
         logits: predictions to score, in any shape that :func:`~dualfocal.metrics.ece` takes.
         target: class indices.
-        methods: names from ``CALIBRATORS``, joined by ``+`` for a chain; or a mapping from names of your choice to
-            unfitted calibrators.
+        methods: one or several names from ``CALIBRATORS``, joined by ``+`` for a chain; or a mapping from names of your
+            choice to unfitted calibrators.
         input: ``"logits"`` or ``"probs"``, as in ``Calibrator.fit``.
         validation: predictions in the form of ``logits`` and class indices, to fit on (None: cross-validation).
         part: name of the scored split, used in texts if ``validation`` is given.
@@ -188,8 +189,17 @@ def _positive(sample_weight: Array, target: Tensor) -> Tensor:
     return (weight > 0).to(target.device)
 
 
-def _calibrators(methods: Sequence[str] | Mapping[str, Calibrator]) -> dict[str, Calibrator]:
-    calibrators = dict(methods) if isinstance(methods, Mapping) else {name: make_calibrator(name) for name in methods}
+def _calibrators(methods: str | Sequence[str] | Mapping[str, Calibrator]) -> dict[str, Calibrator]:
+    if isinstance(methods, Mapping):
+        calibrators = dict(methods)
+    else:
+        names = [methods] if isinstance(methods, str | Calibrator) else methods
+        if no_texts := [type(name).__name__ for name in names if not isinstance(name, str)]:
+            raise TypeError(
+                f"methods must be names of calibrators, got {no_texts[0]}; for calibrators of your own, pass a mapping "
+                f"from names to calibrators, such as {{'mine': {no_texts[0]}()}}"
+            )
+        calibrators = {name: make_calibrator(name) for name in names}
     others = {name: type(value).__name__ for name, value in calibrators.items() if not isinstance(value, Calibrator)}
     if others:
         raise TypeError(f"methods must map names to calibrators, got {others}")

@@ -14,10 +14,11 @@ from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._scoring import assign_folds, fit_folds, fit_once, share_of
 from dualfocal.calibrators.comparison import has_interval, plain_difference
 from dualfocal.calibrators.registry import make_calibrator
+from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.comparison import LEAST, Difference, interval
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import ShareDone, resample
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, class_targets
+from dualfocal.metrics.rows import Rows, as_rows
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.shift.evaluation import TEST, ShiftRows, ShiftSet, evaluate_shift_rows, shift_rows
 from dualfocal.metrics.shift.scores import ShiftEvaluation

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,7 +15,10 @@ from torch import Tensor
 from dualfocal._files import atomic_path
 from dualfocal._sealed import DamagedFileError, check_sealed, load_sealed, save_sealed
 from dualfocal.data._tree import walk
+from dualfocal.data.dataset import DataSet
 from dualfocal.data.paths import Root, cache_folder, data_root
+from dualfocal.data.sources import size_notes
+from dualfocal.data.transforms import CropFlip, Normalize
 
 SCHEMA = 2  # 2: the file has a checksum, which is compared whenever it is read; files of schema 1 are decoded again
 KEY = "dualfocal_decoded"
@@ -31,6 +34,34 @@ class Samples:
     class_names: tuple[str, ...]
     num_train: int  # the first samples are the training samples
     words: tuple[str, ...] = ()  # vocabulary of texts: word i has the number i + 1
+
+    @property
+    def test(self) -> Tensor:
+        """Indices of the test samples, which follow the training samples."""
+        return torch.arange(self.num_train, len(self.target))
+
+    def as_images(
+        self, name: str, splits: Mapping[str, Tensor], mean: Sequence[float], std: Sequence[float], *, flip: bool = True
+    ) -> DataSet:
+        """Return a published data set of images, with a note if its numbers of images are not the published ones.
+
+        Args:
+            name: name of the data set.
+            splits: splits of the training samples; empty: only the test split was read.
+            mean: mean of each channel, see :class:`~dualfocal.data.transforms.Normalize`.
+            std: standard deviation of each channel.
+            flip: whether to mirror training images; all are padded by 4 pixels and cropped.
+        """
+        return DataSet(
+            name=name,
+            class_names=self.class_names,
+            inputs=self.inputs,
+            target=self.target,
+            splits={**splits, "test": self.test},
+            encoder=Normalize(mean, std),
+            augment=CropFlip(padding=4, flip=flip),
+            notes=size_notes(name, self.num_train, len(self.test)) if splits else (),
+        )
 
 
 def decoded(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dualfocal._memory import free_memory, show_size
 from dualfocal.data._tree import read_files
 
 DecodedShare = Callable[[float], None]  # called with the share of the images that are decoded, from 0 to 1
@@ -88,11 +89,12 @@ def decode_images(
     return torch.from_numpy(pixels)
 
 
-def _check_memory(path: Path, size: int) -> None:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else size
-    if size > memory:  # the allocation may succeed, and the system kill the process later
-        sizes = f"{size / 2**30:,.0f} GiB, but this machine has {memory / 2**30:,.0f} GiB"
-        raise ValueError(f"{path}: the images need {sizes}; set a smaller size")
+def _check_memory(path: Path, needed: int) -> None:
+    if needed > (free := free_memory()):  # the allocation may succeed, and the system kill the process later
+        raise ValueError(
+            f"{path}: the images need {show_size(needed)} of memory, but only {show_size(free)} are free; set a "
+            "smaller size"
+        )
 
 
 def _in_parallel(decode: Callable[[str, bytes], Image], files: Iterable[tuple[str, bytes]]) -> Iterator[Image]:

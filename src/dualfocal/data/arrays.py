@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,52 +30,6 @@ CONTRACT = (
 )
 
 
-def npz(
-    path: str | os.PathLike[str],
-    root: object = None,
-    *,
-    layout: str | None = None,
-    val_size: Size = 0.1,
-    val2_size: Size = 0,
-    test_size: Size = 0.2,
-    split_seed: int = 1,
-    padding: int = 0,
-    flip: bool = False,
-) -> DataSet:
-    """Load arrays from an ``.npz`` file: ``x_train, y_train, x_test, y_test`` (and ``x_val, y_val``), or ``x, y``.
-
-    uint8 arrays are images, which are normalised with the mean and std of the training split. Other numbers are
-    converted to float32. The file can also have ``class_names``.
-
-    Args:
-        path: the file.
-        root: unused.
-        layout: layout of images: ``"NHWC"``, ``"NCHW"``, or ``"NHW"`` for grey images (the default for three
-            dimensions).
-        val_size: size of the validation split, if there is no ``x_val``.
-        val2_size: size of a second validation split.
-        test_size: size of the test split, if there is no ``x_test``.
-        split_seed: see :func:`image_folder`.
-        padding: see :func:`image_folder`.
-        flip: see :func:`image_folder`.
-
-    Raises:
-        ValueError: the file cannot be read, or its arrays or an option are invalid.
-    """
-    return from_arrays(
-        _load(Path(path)),
-        str(Path(path)),
-        Path(path).stem,
-        layout=layout,
-        val_size=val_size,
-        val2_size=val2_size,
-        test_size=test_size,
-        split_seed=split_seed,
-        padding=padding,
-        flip=flip,
-    )
-
-
 def from_arrays(
     arrays: Mapping[str, npt.NDArray[Any]],
     source: str,
@@ -90,12 +43,23 @@ def from_arrays(
     padding: int = 0,
     flip: bool = False,
 ) -> DataSet:
-    """Make a data set of arrays with the names of an ``.npz`` file.
+    """Make a data set of arrays: ``x_train, y_train, x_test, y_test`` (and ``x_val, y_val``), or ``x, y``.
+
+    uint8 arrays are images, which are normalised with the mean and std of the training split. Other numbers are
+    converted to float32. There can also be ``class_names``.
 
     Args:
-        arrays: the arrays, see :func:`npz`, also for the options.
+        arrays: the arrays by name, such as those of :func:`load_npz`.
         source: where the arrays come from, for error messages.
         name: name of the data set.
+        layout: layout of images: ``"NHWC"``, ``"NCHW"``, or ``"NHW"`` for grey images (the default for three
+            dimensions).
+        val_size: size of the validation split, if there is no ``x_val``.
+        val2_size: size of a second validation split.
+        test_size: size of the test split, if there is no ``x_test``.
+        split_seed: see :func:`~dualfocal.data.custom.image_folder`.
+        padding: see :func:`~dualfocal.data.custom.image_folder`.
+        flip: see :func:`~dualfocal.data.custom.image_folder`.
 
     Raises:
         ValueError: an array or an option is invalid.
@@ -133,7 +97,12 @@ def from_arrays(
     )
 
 
-def _load(file: Path) -> dict[str, npt.NDArray[Any]]:
+def load_npz(file: Path) -> dict[str, npt.NDArray[Any]]:
+    """Read the arrays of an ``.npz`` file that :func:`from_arrays` knows.
+
+    Raises:
+        ValueError: the file cannot be read, or needs more memory than is free.
+    """
     check_readable(file)
     known = ("x", "y", "class_names", *(f"{letter}_{part}" for letter in "xy" for part in PART_ARRAYS))
     try:
@@ -200,7 +169,7 @@ def custom_data(name: str, root: Root, options: Mapping[str, Any]) -> DataSet:
     Args:
         name: the function. It is called with the options and, if it has this argument, ``root``.
         root: folder of the data.
-        options: options of the function. If it returns arrays, the options of :func:`npz` can be given, too.
+        options: options of the function. If it returns arrays, those of :func:`from_arrays` can be given, too.
 
     Raises:
         ValueError: the function cannot be imported, fails, or returns something else; or an option is unknown.
@@ -210,24 +179,30 @@ def custom_data(name: str, root: Root, options: Mapping[str, Any]) -> DataSet:
         raise ValueError(f"data {name}: is {type(function).__name__}, but {CONTRACT}")
     own = {option: value for option, value in options.items() if takes(function, option)}
     others = {option: value for option, value in options.items() if option not in own}
-    of_arrays = [option for option in inspect.signature(npz).parameters if option not in ("path", "root")]
-    _check_known(name, others, [*_options(function), *of_arrays])
+    check_known(name, others, [*options_of(function), *options_of_arrays()])
     try:
         with current_folder_first():  # the function may import more
             content = function(**own, **({"root": root} if takes(function, "root") else {}))
     except Exception as error:  # any code of the user
         raise ValueError(f"data {name} fails: {type(error).__name__}: {error}") from error
     if isinstance(content, DataSet):
-        _check_known(name, others, _options(function))
+        check_known(name, others, options_of(function))
         return content
     return from_arrays(_named(name, content), f"data {name}", name.rpartition(":")[2], **others)
 
 
-def _options(function: Any) -> list[str]:
-    return [option for option in inspect.signature(function).parameters if option != "root"]
+def options_of(function: Any, *others: str) -> list[str]:
+    """Return the names of the options of a function that loads data: its arguments, except ``root`` and the others."""
+    return [name for name in inspect.signature(function).parameters if name not in ("root", *others)]
 
 
-def _check_known(name: str, options: Mapping[str, Any], known: list[str]) -> None:
+def options_of_arrays() -> list[str]:
+    """Return the names of the options of :func:`from_arrays`."""
+    return options_of(from_arrays, "arrays", "source", "name")
+
+
+def check_known(name: str, options: Mapping[str, Any], known: list[str]) -> None:
+    """Raise a ValueError if a data set has no such option."""
     if unknown := [option for option in options if option not in known]:
         has = f"has the options {', '.join(known)}" if known else "has no options"
         raise ValueError(f"data {name} {has}; got {', '.join(unknown)}{did_you_mean(unknown[0], known)}")

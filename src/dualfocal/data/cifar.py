@@ -20,8 +20,8 @@ from dualfocal.data._tree import list_files, read_files
 from dualfocal.data._unpickle import read_batch
 from dualfocal.data.dataset import DataSet, Size, random_split
 from dualfocal.data.paths import Root, find
-from dualfocal.data.sources import OFFICIAL, size_notes
-from dualfocal.data.transforms import CIFAR_MEAN, CIFAR_STD, IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
+from dualfocal.data.sources import OFFICIAL
+from dualfocal.data.transforms import CIFAR_MEAN, CIFAR_STD, IMAGENET_MEAN, IMAGENET_STD, Normalize
 
 PIXELS = 3 * 32 * 32
 LIMIT = 400_000_000  # bytes; each version has 190 MB
@@ -80,20 +80,8 @@ def _cifar(
 ) -> DataSet:
     path = find(name, root)
     samples = decoded(name, root, [path], partial(_read, path, OFFICIAL[name].num_classes, batches, meta))
-    return DataSet(
-        name=name,
-        class_names=samples.class_names,
-        inputs=samples.inputs,
-        target=samples.target,
-        splits={
-            **random_split(samples.num_train, val_size=val_size, val2_size=val2_size, seed=split_seed),
-            "test": torch.arange(samples.num_train, len(samples.target)),
-        },
-        encoder=Normalize(CIFAR_MEAN, CIFAR_STD),
-        augment=CropFlip(padding=4),
-        # A truncated file can end at the end of an image.
-        notes=size_notes(name, samples.num_train, len(samples.target) - samples.num_train),
-    )
+    splits = random_split(samples.num_train, val_size=val_size, val2_size=val2_size, seed=split_seed)
+    return samples.as_images(name, splits, CIFAR_MEAN, CIFAR_STD)
 
 
 def _read(path: Path, num_classes: int, batches: list[str], meta: str) -> Samples:

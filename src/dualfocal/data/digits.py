@@ -11,8 +11,7 @@ import torch
 from dualfocal.data._cache import Samples, decoded
 from dualfocal.data.dataset import DataSet, Size, random_split
 from dualfocal.data.paths import Root, find
-from dualfocal.data.sources import size_notes
-from dualfocal.data.transforms import CropFlip, Normalize
+from dualfocal.data.transforms import Normalize
 
 NUM_TRAIN = 800
 MAX_PIXEL = 16
@@ -79,19 +78,10 @@ def svhn(
     """
     files = [find("svhn", root, file) for file in ("train_32x32.mat", "test_32x32.mat")[only_test:]]
     samples = decoded("svhn", root, files, partial(_read, files), options={"only_test": only_test})
-    splits = (
-        {} if only_test else random_split(samples.num_train, val_size=val_size, val2_size=val2_size, seed=split_seed)
-    )
-    return DataSet(
-        name="svhn",
-        class_names=samples.class_names,
-        inputs=samples.inputs,
-        target=samples.target,
-        splits={**splits, "test": torch.arange(samples.num_train, len(samples.target))},
-        encoder=Normalize(MEAN, STD),
-        augment=CropFlip(padding=4, flip=False),  # a mirrored 2 is not a 2
-        notes=() if only_test else size_notes("svhn", samples.num_train, len(samples.target) - samples.num_train),
-    )
+    splits = {}
+    if not only_test:
+        splits = random_split(samples.num_train, val_size=val_size, val2_size=val2_size, seed=split_seed)
+    return samples.as_images("svhn", splits, MEAN, STD, flip=False)  # a mirrored 2 is not a 2
 
 
 def _read(files: list[Path]) -> Samples:

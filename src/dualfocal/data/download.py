@@ -63,9 +63,8 @@ def fetch(source: OfficialFile, folder: Path, *, progress: BytesDone | None = No
     report = progress or (lambda num_bytes: None)
     if not _is_there(path, source):
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(
-            folder / f".{source.file}.lock"
-        ):  # a lock of the operating system, released when its process ends
+        # A lock of the operating system, which is released when its process ends.
+        with FileLock(folder / f".{source.file}.lock"):
             if not _is_there(path, source):  # another process may have downloaded it
                 _fetch_from_any(source, path, report)
     report(source.size)

@@ -107,7 +107,7 @@ def newsgroups_by_date(
     if not 0 < samples.num_train < len(samples.target):
         raise ValueError(f"{path}: there must be texts below 20news-bydate-train and 20news-bydate-test")
     splits = random_split(samples.num_train, val_size=val_size, val2_size=val2_size, seed=split_seed)
-    splits["test"] = torch.arange(samples.num_train, len(samples.target))
+    splits["test"] = samples.test
     return _data_set(name, root, samples, splits, vectors, width)
 
 

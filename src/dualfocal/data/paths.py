@@ -24,8 +24,8 @@ def data_root(root: Root = None) -> Path:
     Raises:
         ValueError: the path is a file.
     """
-    if given := root or os.environ.get(VARIABLE):
-        folder = Path(given).expanduser()
+    if path := root or os.environ.get(VARIABLE):
+        folder = Path(path).expanduser()
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"the data root must be a folder, but {folder} is a file")
         return folder

@@ -1,6 +1,5 @@
 """Data sets by name."""
 
-import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from dualfocal._checks import did_you_mean
 from dualfocal._objects import is_object_name, plugins, resolve
-from dualfocal.data.arrays import custom_data, npz
+from dualfocal.data.arrays import check_known, custom_data, from_arrays, load_npz, options_of, options_of_arrays
 from dualfocal.data.cifar import cifar10, cifar10c, cifar100
 from dualfocal.data.custom import image_folder
 from dualfocal.data.dataset import DataSet
@@ -53,26 +52,22 @@ def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -
     name = os.fspath(name)
     path = Path(name).expanduser()
     if name in DATASETS:
-        load, arguments = DATASETS[name], options
-    elif path.suffix.lower() == ".npz":
-        load, arguments = npz, {"path": path, **options}
-    elif name and path.is_dir():
-        load, arguments = image_folder, {"path": path, **options}
-    elif (function := custom_function(name)) is not None:
+        check_known(name, options, options_of(DATASETS[name]))
+        return DATASETS[name](root=root, **options)
+    if path.suffix.lower() == ".npz":
+        check_known(name, options, options_of_arrays())
+        return from_arrays(load_npz(path), str(path), path.stem, **options)
+    if name and path.is_dir():
+        check_known(name, options, options_of(image_folder, "path"))
+        return image_folder(path, root, **options)
+    if (function := custom_function(name)) is not None:
         return custom_data(function, root, options)
-    else:
-        names = [*DATASETS, *plugins("data")]
-        missing = ", but there is no such folder" if "/" in name else ""
-        raise ValueError(
-            f"data must be one of {', '.join(names)}, a folder of images by class, an .npz file, or "
-            f"package.module:function, got {name!r}{missing}{did_you_mean(name, names)}"
-        )
-    known = [option for option in inspect.signature(load).parameters if option not in ("root", "path")]
-    if unknown := [option for option in options if option not in known]:
-        raise ValueError(
-            f"{name} has the options {', '.join(known)}; got {', '.join(unknown)}{did_you_mean(unknown[0], known)}"
-        )
-    return load(root=root, **arguments)
+    names = [*DATASETS, *plugins("data")]
+    missing = ", but there is no such folder" if "/" in name else ""
+    raise ValueError(
+        f"data must be one of {', '.join(names)}, a folder of images by class, an .npz file, or "
+        f"package.module:function, got {name!r}{missing}{did_you_mean(name, names)}"
+    )
 
 
 def custom_function(name: str) -> str | None:

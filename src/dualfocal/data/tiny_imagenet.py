@@ -11,8 +11,7 @@ from dualfocal.data._images import DecodedShare, decode_images
 from dualfocal.data._tree import list_files, read_files
 from dualfocal.data.dataset import DataSet, Size, last_of_each_class
 from dualfocal.data.paths import Root, find
-from dualfocal.data.sources import size_notes
-from dualfocal.data.transforms import IMAGENET_MEAN, IMAGENET_STD, CropFlip, Normalize
+from dualfocal.data.transforms import IMAGENET_MEAN, IMAGENET_STD
 
 LIMIT = 2_000_000_000  # bytes; the zip has 0.25 GB
 # Groups: split, class, file, number. Hidden files, which some systems add, do not match.
@@ -35,19 +34,8 @@ def tiny_imagenet(
     """
     path = find("tiny_imagenet", root)
     samples = decoded("tiny_imagenet", root, [path], partial(_read, path, progress))
-    return DataSet(
-        name="tiny_imagenet",
-        class_names=samples.class_names,
-        inputs=samples.inputs,
-        target=samples.target,
-        splits={
-            **last_of_each_class(samples.target[: samples.num_train], val_size=val_size, val2_size=val2_size),
-            "test": torch.arange(samples.num_train, len(samples.target)),
-        },
-        encoder=Normalize(IMAGENET_MEAN, IMAGENET_STD),
-        augment=CropFlip(padding=4),
-        notes=size_notes("tiny_imagenet", samples.num_train, len(samples.target) - samples.num_train),
-    )
+    splits = last_of_each_class(samples.target[: samples.num_train], val_size=val_size, val2_size=val2_size)
+    return samples.as_images("tiny_imagenet", splits, IMAGENET_MEAN, IMAGENET_STD)
 
 
 def _read(path: Path, progress: DecodedShare | None) -> Samples:
@@ -57,13 +45,15 @@ def _read(path: Path, progress: DecodedShare | None) -> Samples:
     annotated = dict(line.split("\t")[:2] for line in texts.get(table, "").splitlines() if "\t" in line)
     train: list[tuple[str, int, str]] = []  # class, number, name
     test: list[tuple[str, int, str]] = []
-    for part, label, file, number, name in (
-        (*match.groups(), match[0]) for match in map(IMAGE.fullmatch, list_files(path, limit=LIMIT)) if match
-    ):
-        if part == "val" and label == "images" and file not in annotated:
-            raise ValueError(f"{path}: {table} does not name the class of {file}")
-        class_name = annotated[file] if part == "val" and label == "images" else label
-        (train if part == "train" else test).append((class_name, int(number), name))
+    for name in list_files(path, limit=LIMIT):
+        if (match := IMAGE.fullmatch(name)) is None:
+            continue
+        part, label, file, number = match.groups()
+        if part == "val" and label == "images":
+            if file not in annotated:
+                raise ValueError(f"{path}: {table} does not name the class of {file}")
+            label = annotated[file]
+        (train if part == "train" else test).append((label, int(number), name))
     if not train or not test:
         raise ValueError(f"{path}: must hold train/CLASS/images/*.JPEG and val/images/*.JPEG")
     if len({number for _, number, _ in test}) < len(test):

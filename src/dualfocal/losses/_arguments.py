@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._tensors import Weight, can_read_values, check_number, compute_dtype, first_true
+from dualfocal._tensors import WEIGHT_HINT, Weight, can_read_values, check_number, compute_dtype, first_true
 
 REDUCTIONS = ("mean", "sum", "none")
 # One logit z per label is the two-class problem with the logits 0 and z.
@@ -28,6 +28,10 @@ def check_shapes(logits: Tensor, target: Tensor) -> None:
         raise TypeError(
             f"logits and target must be tensors, got {type(logits).__name__} and {type(target).__name__}: convert "
             "arrays and lists of numbers with torch.as_tensor; number the classes of labels that are texts, 0, 1, ..."
+        )
+    if logits.device != target.device:
+        raise ValueError(
+            f"logits are on {logits.device}, but target is on {target.device}; use target.to(logits.device)"
         )
     class_dim = min(logits.ndim - 1, 1)
     if not logits.is_floating_point() or logits.ndim == 0 or logits.shape[class_dim] == 0:
@@ -92,13 +96,13 @@ def check_probabilities(target: Tensor) -> None:
 
 
 def as_weight(weight: Weight, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """Return class weights as a tensor; a tensor stays as it is.
+    """Return class weights as a tensor; a floating-point tensor stays as it is.
 
     Raises:
         TypeError: the weights are not numbers.
     """
     if isinstance(weight, Tensor):
-        return weight
+        return weight if weight.is_floating_point() or weight.is_complex() else weight.to(dtype)
     if not isinstance(weight, Sequence | np.ndarray) or isinstance(weight, str):
         raise TypeError(f"weight must be a tensor, a list or a numpy array with one number per class, got {weight!r}")
     try:
@@ -129,6 +133,11 @@ def check_weight(weight: Weight, num_classes: int, logits: Tensor) -> Tensor:
 
 def check_gamma(gamma: float | Tensor) -> float | Tensor:
     """Check that gamma is finite and not negative; return it as a float or a floating-point tensor."""
+    if isinstance(gamma, list | tuple | np.ndarray):
+        raise TypeError(
+            f"gamma must be a number or a tensor, got {gamma!r}: for one gamma per target, use torch.as_tensor(gamma); "
+            f"{WEIGHT_HINT}"
+        )
     if not isinstance(gamma, Tensor):
         check_number("gamma", gamma)
         return float(gamma)
@@ -136,3 +145,13 @@ def check_gamma(gamma: float | Tensor) -> float | Tensor:
     if can_read_values(gamma) and (i := first_true(~(gamma.isfinite() & (gamma >= 0)))) is not None:
         raise ValueError(f"gamma must be finite and at least 0, got {gamma.reshape(-1)[i].item()} at position {i}")
     return gamma
+
+
+def check_module_gamma(gamma: float | Tensor) -> None:
+    """Raise an error unless gamma is a valid option of a module: a number or a scalar tensor."""
+    if isinstance(gamma, Tensor) and gamma.ndim > 0:
+        raise ValueError(
+            f"gamma of a module must be a number or a scalar tensor, got shape {tuple(gamma.shape)}; "
+            f"{WEIGHT_HINT}; one gamma per target can be passed to the function"
+        )
+    check_gamma(gamma)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice
-from dualfocal._tensors import WEIGHT_HINT, Weight, check_number
-from dualfocal.losses._arguments import REDUCTIONS, as_weight, check_gamma
+from dualfocal._tensors import Weight, check_number
+from dualfocal.losses._arguments import REDUCTIONS, as_weight, check_module_gamma
 
 COMMON = ("weight", "ignore_index", "reduction")  # arguments of every loss
 
@@ -36,13 +36,7 @@ class ClassificationLoss(nn.Module):
 
     def set_options(self, **options: Any) -> None:
         """Store the options as attributes; a tensor that is not a parameter becomes a buffer."""
-        gamma = options.get("gamma", 0.0)
-        if isinstance(gamma, Tensor) and gamma.ndim > 0:
-            raise ValueError(
-                f"gamma of a module must be a number or a scalar tensor, got shape {tuple(gamma.shape)}; "
-                f"{WEIGHT_HINT}; one gamma per target can be passed to the function"
-            )
-        check_gamma(gamma)
+        check_module_gamma(options.get("gamma", 0.0))
         check_number("label_smoothing", options.get("label_smoothing", 0.0), 0.0, 1.0)
         self.options = tuple(options)
         for name, value in options.items():

@@ -105,8 +105,8 @@ class CrossEntropyLoss(ClassificationLoss):
 
     def __init__(
         self,
+        weight: Weight | None = None,  # not keyword-only, as in nn.CrossEntropyLoss
         *,
-        weight: Weight | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,

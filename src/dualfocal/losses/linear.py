@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal import kernels
-from dualfocal._checks import check_choice
+from dualfocal._checks import check_choice, check_ignore_index
 from dualfocal._tensors import check_head, compute_dtype, under_transform
-from dualfocal.losses._arguments import REDUCTIONS
+from dualfocal.losses._arguments import REDUCTIONS, check_module_gamma
 from dualfocal.losses._flat import flatten, gamma_of_rows
 from dualfocal.losses._modulated import dual_loss_and_gradient
 from dualfocal.losses.dual_focal import dual_focal_loss
@@ -144,8 +144,12 @@ class _LinearDualFocal(torch.autograd.Function):
         return total if ctx.factor is None else total * ctx.factor
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True
+            raise RuntimeError(
+                "linear_dual_focal_loss has no second derivatives, which create_graph=True is for; use dual_focal_loss "
+                "of the logits"
+            )
         _ = ctx.saved_tensors  # raises an error if they were modified in place
         if ctx.reduction == "none":
             grads, factor = _Gradients(ctx.head, ctx.needed), None
@@ -207,7 +211,7 @@ def linear_dual_focal_loss(
     tensor(0.2250)
     """
     check_choice("reduction", reduction, REDUCTIONS)
-    check_head(hidden, weight, target)
+    check_head(hidden, weight, target, bias)
     if under_transform():
         raise ValueError("linear_dual_focal_loss does not support torch.func; use dual_focal_loss of the logits")
     if isinstance(gamma, Tensor):
@@ -241,6 +245,8 @@ class LinearDualFocalLoss(nn.Module):
     def __init__(self, gamma: float = 5.0, *, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__()
         check_choice("reduction", reduction, REDUCTIONS)
+        check_ignore_index(ignore_index)
+        check_module_gamma(gamma)
         self.gamma, self.ignore_index, self.reduction = gamma, ignore_index, reduction
 
     def forward(self, hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None) -> Tensor:

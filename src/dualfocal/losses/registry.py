@@ -37,7 +37,8 @@ def make_loss(name: str, options: Mapping[str, Any]) -> nn.Module:
         with nullcontext() if name in LOSSES else current_folder_first():  # a custom loss may import more
             loss = factory(**options, reduction="sum")
     except Exception as error:
-        raise ValueError(f"loss {name}: {str(error) or type(error).__name__}") from error
+        rule = f"; {CONTRACT}" if isinstance(error, TypeError) and name not in LOSSES else ""
+        raise ValueError(f"loss {name}: {str(error) or type(error).__name__}{rule}") from error
     if not isinstance(loss, nn.Module):
         raise ValueError(f"loss {name}: returned {type(loss).__name__}, but {CONTRACT}")
     return loss

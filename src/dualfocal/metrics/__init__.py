@@ -8,7 +8,7 @@ from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_
 from dualfocal.metrics.choices import ChoiceEvaluation, Choices, evaluate_choices, evaluate_tasks
 from dualfocal.metrics.comparison import Comparison, compare
 from dualfocal.metrics.evaluation import evaluate
-from dualfocal.metrics.inference.top_label import Floor, Inference
+from dualfocal.metrics.inference.result import Floor, Inference
 from dualfocal.metrics.linear import LinearCalibration, linear_calibration
 from dualfocal.metrics.monitor.batch import MonitorBatch
 from dualfocal.metrics.monitor.calibration_monitor import CalibrationMonitor

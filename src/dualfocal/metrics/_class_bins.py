@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from dualfocal.metrics._wide import WideSum
-from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges, scatter_sum
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.units import ONE, Binner, equal_edges, scatter_sum
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,17 @@ class ClassBins:
         self.target_units[part] = units.gather(dim, rows.target[part].unsqueeze(dim)).squeeze(dim)
         weighted = units if rows.weight is None else units * rows.weight[part].unsqueeze(dim)
         self.sums.append(weighted.sum(1 - dim))  # exact: whole numbers
-        label, row, some = _above(units, self.first, dim)
-        self.waiting.append((label, row if rows.weight is None else row + part.start, some))
+        label, row, value = _above(units, self.first, dim)
+        self.waiting.append((label, row if rows.weight is None else row + part.start, value))
 
     def flush(self) -> None:
         """Look up the bins of the entries added since the last flush."""
-        label, row, some = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
-        index = label.mul_(self.num_bins).add_(self.binner(some))
+        label, row, value = (torch.cat(parts) for parts in zip(*self.waiting, strict=True))
+        index = label.mul_(self.num_bins).add_(self.binner(value))
         weight = torch.ones_like(index) if self.rows.weight is None else self.rows.weight[row]
-        self._add_entries(index, some)
+        self._add_entries(index, value)
         self.count.index_add_(0, index, weight)
-        self.confidence.index_add_(0, index, some.long() if self.rows.weight is None else some * weight)
+        self.confidence.index_add_(0, index, value.long() if self.rows.weight is None else value * weight)
         self.total += torch.stack(self.sums).sum(0).to(self.total.dtype)
         self.waiting, self.sums = [], []
 
@@ -123,13 +124,13 @@ class MomentBins(ClassBins):
         sums = [torch.ones_like(index), self.predicted_units, is_right]
         sums += [next_power(power, units).long() for _ in self.powers]
         top = [scatter_sum(index, values, stats.count.numel()).view(shape) for values in sums]
-        both = [stats.count, stats.units + (stats.whole << 32), stats.correct]
+        totals = [stats.count, stats.units + (stats.whole << 32), stats.correct]
         for entries, total in zip(self.powers, self.power_totals, strict=True):
             matrix = entries.view(shape)
             matrix[:, 0] = total - matrix.sum(1)
-            both.append(matrix)
+            totals.append(matrix)
         count, confidence, correct, squares, cubes = (
-            torch.stack([every - part, part], dim=1).cpu() for every, part in zip(both, top, strict=True)
+            torch.stack([total - part, part], dim=1).cpu() for total, part in zip(totals, top, strict=True)
         )
         bins = BinStats.from_sums(count, confidence, correct, stats.edges.cpu())
         return ClassMoments(bins, WideSum.from_units(squares), WideSum.from_units(cubes))
@@ -147,12 +148,12 @@ def _above(units: Tensor, first: float, dim: int) -> tuple[Tensor, Tensor, Tenso
     """Return class, row and value of every entry above ``first``."""
     if not units.is_cpu:
         major, minor = (units > first).nonzero(as_tuple=True)
-        some = units[major, minor]
+        value = units[major, minor]
     else:  # numpy is five times as fast here
         position = np.flatnonzero(units.numpy() > first)
         width = units.shape[1]
         # Faster than an integer division, and exact: adding 0.5 keeps the quotient away from whole numbers.
         major = torch.from_numpy(((position + 0.5) * (1 / width)).astype(np.int64))
-        some = torch.from_numpy(units.view(-1).numpy()[position])
+        value = torch.from_numpy(units.view(-1).numpy()[position])
         minor = torch.from_numpy(position).sub_(major, alpha=width)
-    return (major, minor, some) if dim == 0 else (minor, major, some)
+    return (major, minor, value) if dim == 0 else (minor, major, value)

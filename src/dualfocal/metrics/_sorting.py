@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import wide_dtype
-from dualfocal.metrics.bins import ONE, BinStats
+from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.units import ONE
 
 # Relative tolerance of ties: sums of the same numbers in another order differ by a few units of 2^-52.
 ROUNDING = 2.0**-47

@@ -11,20 +11,10 @@ from torchmetrics import Metric
 
 from dualfocal._checks import check_choice
 from dualfocal._tensors import class_indices
-from dualfocal.metrics.bins import ONE
-from dualfocal.metrics.rows import (
-    BINARY,
-    FIRST_ROWS,
-    INPUTS,
-    ROUNDING,
-    Array,
-    Rows,
-    are_probabilities,
-    as_rows,
-    as_tensor,
-    class_targets,
-)
+from dualfocal.metrics.arrays import Array, as_tensor, class_targets
+from dualfocal.metrics.rows import BINARY, FIRST_ROWS, INPUTS, ROUNDING, Rows, are_probabilities, as_rows
 from dualfocal.metrics.scan import fused_kernels
+from dualfocal.metrics.units import ONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

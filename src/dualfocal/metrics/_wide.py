@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from dualfocal.metrics.bins import ONE, from_units
+from dualfocal.metrics.units import ONE, from_units
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._checks import check_level
-from dualfocal.metrics.rows import Array, as_tensor, cluster_codes
+from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal.metrics.rows import cluster_codes
 
 FEW = 5.0  # pairs out of order among the independent ones: with fewer, the variance of the placements says little
 
@@ -116,8 +117,7 @@ def auroc(score: Array, positive: Array, *, level: float = 0.9, clusters: Array 
     AUROC 75.0 % (90 % interval 1.2 to 99.9; 2 positive, 2 negative)
     """
     check_level(level)
-    values, labels = _checked("score", score, positive)
-    return placements(_ranks(values), labels, _codes(clusters, labels)).auroc(level)
+    return _checked_placements("score", score, positive, clusters).auroc(level)
 
 
 def compare_auroc(
@@ -144,11 +144,8 @@ def compare_auroc(
     (True, 0.23)
     """
     check_level(level)
-    ranked = []
-    for name, score in (("a", a), ("b", b)):
-        values, labels = _checked(name, score, positive)
-        ranked.append(placements(_ranks(values), labels, _codes(clusters, labels)))
-    first, second = ranked
+    first = _checked_placements("a", a, positive, clusters)
+    second = _checked_placements("b", b, positive, clusters)
     ends = first.difference(second, level)
     return AurocDifference(first.auroc(level), second.auroc(level), *ends)
 
@@ -261,18 +258,8 @@ def _expit(x: float) -> float:
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
-def _ranks(values: Tensor) -> Tensor:
-    """Number the values in ascending order; equal values have equal ranks."""
-    ranks: Tensor = torch.unique(values, return_inverse=True)[1]
-    return ranks
-
-
-def _codes(clusters: Array | None, labels: Tensor) -> Tensor | None:
-    return None if clusters is None else cluster_codes(clusters, labels.shape)
-
-
-def _checked(name: str, score: Array, positive: Array) -> tuple[Tensor, Tensor]:
-    """Return scores and labels as tensors, or raise a ValueError."""
+def _checked_placements(name: str, score: Array, positive: Array, clusters: Array | None) -> Placements:
+    """Check scores and labels, and count the placements; scores are tied if they are equal."""
     values, labels = as_tensor(name, score).detach(), as_tensor("positive", positive)
     if values.ndim != 1 or labels.shape != values.shape:
         raise ValueError(
@@ -289,4 +276,6 @@ def _checked(name: str, score: Array, positive: Array) -> tuple[Tensor, Tensor]:
     if not bool(labels.any()) or bool(labels.all()):
         missing = "positive" if not bool(labels.any()) else "negative"
         raise ValueError(f"AUROC needs positive and negative samples, but none of the {len(labels)} is {missing}")
-    return values, labels.to(values.device)
+    ranks: Tensor = torch.unique(values, return_inverse=True)[1]
+    codes = None if clusters is None else cluster_codes(clusters, labels.shape)
+    return placements(ranks, labels.to(values.device), codes)

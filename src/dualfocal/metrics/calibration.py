@@ -7,9 +7,11 @@ import torch
 from dualfocal._checks import check_choice, check_count
 from dualfocal.losses.kde import BANDWIDTHS, check_kernel, kde_rows, log_dirichlet_kernels, log_floor
 from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.bins import CONVENTIONS, BinStats, equal_edges, to_units
-from dualfocal.metrics.rows import Array, Rows, as_rows
+from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.bins import CONVENTIONS, BinStats
+from dualfocal.metrics.rows import Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
+from dualfocal.metrics.units import equal_edges, to_units
 
 ELEMENTS = 1 << 23  # elements of the kernel matrix in memory at a time
 

@@ -8,7 +8,6 @@ class-wise test then finds position bias, such as a model that prefers the first
 option is always at the same position, because then the position alone gives the answer.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,15 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dualfocal.metrics._several import named_errors, tracked
 from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.copies import SAME
+from dualfocal.metrics.copies import no_copies_warnings
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.groups import draws_for_groups
-from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.result import Evaluation, inference_of
 from dualfocal.metrics.risk_coverage import RiskCoverage
-from dualfocal.metrics.verdict import confidence_verdict
 
 COVERAGES = (0.8, 0.9, 0.95)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # names of positions; with more options, positions are not evaluated
@@ -168,13 +166,9 @@ class ChoiceEvaluation:
 
     def verdict(self) -> str:
         """Say whether the confidences and, if they were evaluated, the positions are calibrated."""
-        evaluation, inference = self.evaluation, self.evaluation.inference
-        if not evaluation.confidence_only or inference is None:
-            return evaluation.verdict([position.name for position in self.positions])
-        sentences = [confidence_verdict(evaluation, inference, inference.p_value <= SIGNIFICANCE)]
-        if inference.clusters is not None:
-            sentences.append(inference.clusters.sentence(evaluation.num_samples))
-        return " ".join(sentences)
+        # If positions are no classes, nothing is missing: only the confidence can be tested.
+        evaluation = replace(self.evaluation, confidence_only=False)
+        return evaluation.verdict([position.name for position in self.positions])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain content for JSON, as fractions."""
@@ -213,7 +207,7 @@ def evaluate_choices(
     >>> print(result.verdict())  # doctest: +ELLIPSIS
     Over-confident: ECE is ... points; a calibrated model would show ... by chance (p < 0.001). Class probabilities: ...
     """
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "num_bins": num_bins,
         "inference": inference,
         "level": level,
@@ -227,10 +221,10 @@ def evaluate_choices(
     positions: tuple[Position, ...] = ()
     if low == high <= len(LETTERS) and (choices.right != choices.right[0]).any():
         positions = _positions(choices)
-        evaluation = evaluate(choices.scores.reshape(-1, low), choices.right, input="logits", **given)
+        evaluation = evaluate(choices.scores.reshape(-1, low), choices.right, input="logits", **options)
     else:
         evaluation = replace(
-            evaluate(1 / (1 + odds), right.astype(np.int64), input="confidence", **given),
+            evaluate(1 / (1 + odds), right.astype(np.int64), input="confidence", **options),
             nll=choices.nll(),
             brier=choices.brier(),
             aurc=SortedConfidences.from_uncertainty(torch.from_numpy(odds), torch.from_numpy(right)).aurc(),
@@ -262,21 +256,15 @@ def evaluate_tasks(
     Raises:
         ValueError: a task cannot be evaluated; the message names it.
     """
-    given: dict[str, Any] = {"num_bins": num_bins, "inference": inference, "level": level, "seed": seed}
-    overall = evaluate_choices(merge_choices(list(tasks.values())), **given)
+    options: dict[str, Any] = {"num_bins": num_bins, "inference": inference, "level": level, "seed": seed}
+    overall = evaluate_choices(merge_choices(list(tasks.values())), **options)
     results: dict[str, ChoiceEvaluation] = {}
-    for done, (name, choices) in enumerate(tasks.items(), start=1):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", f".*{SAME}")  # once, for all questions, is enough
-            try:
-                results[name] = evaluate_choices(choices, draws=draws_for_groups(len(tasks)), **given)
-            except ValueError as error:
-                raise ValueError(f"task {name}: {error}") from error
-        if progress is not None:
-            progress(done / len(tasks))
+    for name, choices in tracked(tasks.items(), progress):
+        with no_copies_warnings(), named_errors(f"task {name}"):  # once, for all questions, is enough
+            results[name] = evaluate_choices(choices, draws=draws_for_groups(len(tasks)), **options)
     if not inference:
         return overall, results
-    p_values = [r.evaluation.inference.joint_p_value for r in results.values() if r.evaluation.inference is not None]
+    p_values = [inference_of(result.evaluation).joint_p_value for result in results.values()]
     adjusted = zip(results.items(), holm(p_values), strict=True)
     return overall, {name: replace(result, p_adjusted=p) for (name, result), p in adjusted}
 

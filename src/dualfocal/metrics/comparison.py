@@ -1,23 +1,27 @@
 """Comparison of two models on the same samples: paired differences of every metric, with confidence intervals."""
 
-import html
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from dualfocal._checks import check_level
 from dualfocal._table import Table
+from dualfocal.metrics._several import named_errors
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.evaluation import evaluate_rows, squared_error
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
+from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.resampling import SLOW, Models, ShareDone, quantiles, resample
 from dualfocal.metrics.result import Evaluation, finite
-from dualfocal.metrics.rows import Array, as_rows, image_clusters
+from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.verdict import samples_text
 
 LEAST = 10  # samples needed for a comparison
 
@@ -30,6 +34,14 @@ class Difference:
     b: float
     low: float  # ends of the interval of b - a
     high: float
+
+    @classmethod
+    def from_draws(cls, metric: str, a: float, b: float, draws: Tensor, level: float) -> Self:
+        """Make the interval from bootstrap draws of b - a.
+
+        The square root makes the draws of the debiased error skewed near 0, where plain quantiles cover best.
+        """
+        return cls(a, b, *interval(draws, None if metric == "debiased_ece" else b - a, level))
 
     @property
     def difference(self) -> float:
@@ -47,9 +59,25 @@ class Difference:
             return ""
         return "B" if self.high < 0 or self.difference == -math.inf else "A"
 
+    def size_text(self, metric: Metric) -> str:
+        """Format the size of the difference and its interval, without the sign: ``"1.20 points (0.40 to 2.00)"``."""
+        sign = -1.0 if self.difference < 0 else 1.0
+        low, high = map(metric.text, sorted((sign * self.low, sign * self.high)))
+        unit = "points" if metric.unit == "%" else metric.unit
+        return f"{metric.text(sign * self.difference)} {unit} ({low} to {high})"
+
+    def to_dict(self, a: str = "a", b: str = "b") -> dict[str, Any]:
+        """Return plain numbers, with these names of the models; values that are not finite are None."""
+        return {
+            a: finite(self.a),
+            b: finite(self.b),
+            "difference": finite(self.difference),
+            "interval": [finite(self.low), finite(self.high)],
+        }
+
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Printed):
     """Result of :func:`compare`: two models on the same samples. ``print`` it, or see :meth:`to_dict`.
 
     Args:
@@ -87,7 +115,7 @@ class Comparison:
                 size += "; a few samples decide, intervals are not reliable"
         return f"{'; '.join(clauses)} ({100 * self.level:.4g} % intervals, {size})."
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain numbers: fractions, NLL in nats; values that are not finite are None."""
         return {
             "schema": 1,
@@ -96,15 +124,7 @@ class Comparison:
             **({} if self.weights is None else {"weights": asdict(self.weights)}),
             "level": self.level,
             "seed": self.seed,
-            "differences": {
-                name: {
-                    "a": finite(d.a),
-                    "b": finite(d.b),
-                    "difference": finite(d.difference),
-                    "interval": [finite(d.low), finite(d.high)],
-                }
-                for name, d in self.differences.items()
-            },
+            "differences": {name: difference.to_dict() for name, difference in self.differences.items()},
         }
 
     def table(self) -> Table:
@@ -116,19 +136,10 @@ class Comparison:
             ends = f"{metric.text(d.low, sign=True)} to {metric.text(d.high, sign=True)}"
             if not math.isfinite(d.difference):  # the difference of two infinite values is NaN
                 size, ends = "" if math.isnan(d.difference) else size, ""
-            better = d.better(smallest_shown(metric))
+            better = d.better(metric.smallest_shown)
             rows.append([metric.heading, metric.text(d.a), metric.text(d.b), size, ends, better])
         headings = ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"]
-        clusters = "" if self.num_clusters is None else f" in {self.num_clusters:,} clusters"
-        weighted = "" if self.weights is None else f" (weighted, effective {round(self.weights.effective):,})"
-        return Table(headings, rows, f"{self.a.num_samples:,} samples{weighted}{clusters}")
-
-    def __str__(self) -> str:
-        table = self.table()
-        return "\n".join([table.title, table.text(), self.verdict()])
-
-    def _repr_html_(self) -> str:
-        return f"{self.table().html()}<p><b>{html.escape(self.verdict())}</b></p>"
+        return Table(headings, rows, samples_text(self.a.num_samples, self.num_clusters, self.weights))
 
 
 def compare(
@@ -194,7 +205,7 @@ def compare(
     clusters = image_clusters(a, clusters)
     models = []
     for name, values, kind in zip(names, (a, b), inputs, strict=True):
-        try:
+        with named_errors(name):
             rows = as_rows(
                 values,
                 target,
@@ -206,27 +217,28 @@ def compare(
                 sample_weight=sample_weight,
             )
             models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
-        except (ValueError, IndexError) as error:
-            exception = IndexError if isinstance(error, IndexError) else ValueError
-            raise exception(f"{name}: {error}") from error
-    if len(models[0][0]) < LEAST:
-        raise ValueError(f"a comparison needs at least {LEAST} samples, got {len(models[0][0])}")
-    num_clusters = models[0][0].num_clusters
-    if num_clusters is not None and num_clusters < LEAST:
-        raise ValueError(
-            f"a comparison needs at least {LEAST} clusters (images of dense predictions), got {num_clusters}; pass "
-            'clusters="none" only if the samples are independent'
-        )
+    check_enough_samples(models[0][0])
     evaluations = [evaluate_rows(rows, stats, num_bins) for rows, stats in models]
     drawn = resampled_metrics(models, evaluations, num_bins, seed=seed, progress=progress)
     differences = {}
     for name in METRICS:
-        if name == "mce":
-            continue
-        first, second = (float(getattr(e, name)) for e in evaluations)
-        draws = drawn[name][:, 1] - drawn[name][:, 0]
-        differences[name] = Difference(first, second, *interval(draws, centre_of(name, second - first), level))
-    return Comparison(evaluations[0], evaluations[1], differences, level, seed, num_clusters)
+        if name != "mce":
+            first, second = (float(getattr(evaluation, name)) for evaluation in evaluations)
+            draws = drawn[name][:, 1] - drawn[name][:, 0]
+            differences[name] = Difference.from_draws(name, first, second, draws, level)
+    return Comparison(evaluations[0], evaluations[1], differences, level, seed, models[0][0].num_clusters)
+
+
+def check_enough_samples(rows: Rows) -> None:
+    """Raise a ValueError if there are too few samples or clusters for a comparison."""
+    size = rows.num_clusters or len(rows)
+    if size < LEAST and rows.cluster is None:
+        raise ValueError(f"a comparison needs at least {LEAST} samples, got {size}")
+    if size < LEAST:
+        raise ValueError(
+            f"a comparison needs at least {LEAST} clusters (images of dense predictions), got {size}; pass "
+            'clusters="none" only if the samples are independent'
+        )
 
 
 def resampled_metrics(
@@ -251,14 +263,6 @@ def resampled_metrics(
     return drawn
 
 
-def centre_of(name: str, difference: float) -> float | None:
-    """Return the centre for :func:`interval`.
-
-    The square root makes the draws of the debiased error skewed near 0, where plain quantiles cover best.
-    """
-    return None if name == "debiased_ece" else difference
-
-
 def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, float]:
     """Return the interval of a difference from its bootstrap draws.
 
@@ -276,18 +280,10 @@ def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, 
 def _clause(name: str, d: Difference) -> str:
     metric = METRICS[name]
     label = "calibration error" if name == "debiased_ece" else metric.label
-    better = d.better(smallest_shown(metric))
+    better = d.better(metric.smallest_shown)
     if not better:
         return f"{label} not significantly different"
     if not math.isfinite(d.difference):
         other = "A" if better == "B" else "B"
         return f"{better} has the lower {label} (infinite for {other}: a true class has probability 0)"
-    sign = -1.0 if better == "B" else 1.0
-    unit = "points" if metric.unit == "%" else metric.unit
-    low, high = map(metric.text, sorted((sign * d.low, sign * d.high)))
-    return f"{better} has the lower {label}, by {metric.text(sign * d.difference)} {unit} ({low} to {high})"
-
-
-def smallest_shown(metric: Metric) -> float:
-    """Return the smallest difference that is not printed as 0."""
-    return 0.5 * 10.0**-metric.decimals / metric.factor
+    return f"{better} has the lower {label}, by {d.size_text(metric)}"

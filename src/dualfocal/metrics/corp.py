@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from dualfocal._checks import check_count, check_level
-from dualfocal.metrics.bins import ONE
-from dualfocal.metrics.inference.top_label import Floor
-from dualfocal.metrics.rows import Array, as_rows
+from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.inference.result import Floor
+from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.units import ONE
 
 Floats = NDArray[np.float64]
 

@@ -11,9 +11,9 @@ from scipy import ndimage
 
 from dualfocal._checks import check_count
 from dualfocal._table import Table, printable, quantity
+from dualfocal.metrics._several import named_errors
 from dualfocal.metrics.result import Evaluation, finite
-from dualfocal.metrics.rows import VOID
-from dualfocal.metrics.states.binned import BinnedPredictions, all_of_class
+from dualfocal.metrics.states.binned import BinnedPredictions
 from dualfocal.metrics.states.clustered_predictions import ClusteredPredictions
 
 MOST_SHOWN = 20  # classes in a table
@@ -136,33 +136,19 @@ def _add(
 ) -> None:
     """Add an image."""
     labels = np.asarray(target).astype(np.int64)
-    check_void(name, labels, len(values), ignored)
     near = None if result.width is None else near_boundary(values.argmax(0), result.width)
     sums = np.zeros(3)
     for part, state in result.parts.items():
         own = labels if near is None else np.where(near == (part == "boundary"), labels, ignored)
-        one = ClusteredPredictions(state.num_bins)
-        try:
-            one.update(values[None], own[None], name, input=input, ignore_index=ignored)
-            result.parts[part] = state + one
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-        except IndexError as error:
-            raise IndexError(f"{name}: {error}") from error
-        if one.binned is not None:
-            bins = one.binned.bins
+        image = ClusteredPredictions(state.num_bins)
+        with named_errors(name):
+            image.update(values[None], own[None], name, input=input, ignore_index=ignored)
+            result.parts[part] = state + image
+        if image.binned is not None:
+            bins = image.binned.bins
             sums += [float(x.sum()) for x in (bins.count, bins.confidence, bins.correct)]
     if sums[0]:
         result.images.append(ImageGap(name, int(sums[0]), sums[1] / sums[0], sums[2] / sums[0]))
-
-
-def check_void(name: str, labels: NDArray[Any], num_classes: int, ignore_index: int) -> None:
-    """Raise an IndexError with a remedy if 255, the usual label of pixels without a class, is not ignored."""
-    if num_classes <= VOID and ignore_index != VOID and bool((labels == VOID).any()):
-        raise IndexError(
-            f"{name}: label {VOID} is out of range: there are {num_classes} classes. Masks usually mark pixels without "
-            f"a class by {VOID}: leave them out with --ignore-index {VOID} (in Python: ignore_index={VOID})"
-        )
 
 
 def near_boundary(classes: NDArray[Any], width: int) -> NDArray[np.bool_]:
@@ -180,8 +166,8 @@ def near_boundary(classes: NDArray[Any], width: int) -> NDArray[np.bool_]:
 
 def class_calibration(state: BinnedPredictions) -> list[ClassCalibration]:
     """Return the calibration of each class that occurs or is predicted, the largest error first."""
-    n, both = state.num_samples, all_of_class(state.classes)
-    errors, labels, mass = both.ece(), both.correct.sum(1), both.confidence.sum(1)
+    n, bins = state.num_samples, state.class_bins
+    errors, labels, mass = bins.ece(), bins.correct.sum(1), bins.confidence.sum(1)
     predicted, confidence, right = (
         getattr(state.classes, name)[:, 1].sum(1).double() for name in ("count", "confidence", "correct")
     )
@@ -198,20 +184,18 @@ def class_calibration(state: BinnedPredictions) -> list[ClassCalibration]:
         for c in range(state.num_classes)
         if labels[c] or predicted[c]
     ]
-    return sorted(classes, key=lambda one: -one.ece)
+    return sorted(classes, key=lambda calibration: -calibration.ece)
 
 
 def class_table(classes: Sequence[ClassCalibration], names: Sequence[str] | None = None) -> Table:
     """Return a table of the worst classes, in percent."""
     headings = ["class", "ECE %", "occurs %", "mean probability %", "predicted %", "confidence there %", "right %"]
-    rows = [
-        [printable(names[one.index]) if names else str(one.index)]
-        + [
-            "" if math.isnan(x) else f"{100 * x:.2f}"
-            for x in (one.ece, one.occurs, one.probability, one.predicted, one.confidence, one.right)
-        ]
-        for one in classes[:MOST_SHOWN]
-    ]
+    shown = ("ece", "occurs", "probability", "predicted", "confidence", "right")
+    rows = []
+    for calibration in classes[:MOST_SHOWN]:
+        values = [getattr(calibration, column) for column in shown]
+        name = printable(names[calibration.index]) if names else str(calibration.index)
+        rows.append([name, *("" if math.isnan(value) else f"{100 * value:.2f}" for value in values)])
     return Table(headings, rows, f"classes, worst first ({min(len(classes), MOST_SHOWN)} of {len(classes)})")
 
 
@@ -219,10 +203,10 @@ def part_table(parts: dict[str, Evaluation]) -> Table:
     """Return a table of boundary and interior, in percent."""
     headings = ["pixels", "N", "error %", "confidence - accuracy %", "ECE %", "ECE floor %", "p"]
     rows = []
-    for name, one in parts.items():
-        row = [name, f"{one.num_samples:,}", f"{100 * one.error:.2f}", f"{100 * one.overconfidence:+.2f}"]
-        row.append(f"{100 * one.ece:.2f}")
-        if one.inference is not None:
-            row += [f"{100 * one.inference.floors['ece'].mean:.2f}", f"{one.inference.joint_p_value:.3f}"]
-        rows.append(row + [""] * (len(headings) - len(row)))
+    for name, result in parts.items():
+        row = [name, f"{result.num_samples:,}", f"{100 * result.error:.2f}", f"{100 * result.overconfidence:+.2f}"]
+        tests = ["", ""]
+        if result.inference is not None:
+            tests = [f"{100 * result.inference.floors['ece'].mean:.2f}", f"{result.inference.joint_p_value:.3f}"]
+        rows.append([*row, f"{100 * result.ece:.2f}", *tests])
     return Table(headings, rows, "boundary and interior")

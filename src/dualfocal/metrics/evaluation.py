@@ -10,6 +10,7 @@ import torch
 
 from dualfocal._checks import check_choice, check_count, check_level
 from dualfocal.metrics._sorting import SortedConfidences
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.bins import CONVENTIONS, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
 from dualfocal.metrics.copies import copies_warning
@@ -17,11 +18,12 @@ from dualfocal.metrics.inference.classwise import SIGNIFICANCE, classwise_test
 from dualfocal.metrics.inference.cluster_sums import RowClusterSums
 from dualfocal.metrics.inference.clusters import cluster_inference, cluster_squared_error
 from dualfocal.metrics.inference.label_counts import LabelCounts, RowLabels
-from dualfocal.metrics.inference.top_label import Confidences, Inference, infer, noise_floor
+from dualfocal.metrics.inference.result import Inference, noise_floor
+from dualfocal.metrics.inference.top_label import Confidences, infer
 from dualfocal.metrics.inference.weights import summarize_weights, weighted_inference
 from dualfocal.metrics.resampling import quantiles, resample
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, Rows, as_rows, image_clusters
+from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose, mean
 
@@ -140,9 +142,9 @@ def evaluate(
     if task == "multilabel":
         from dualfocal.metrics.multilabel.evaluation import evaluate_multilabel
 
-        refused = {"binary": binary, "convention": convention, "sample_weight": sample_weight}
-        for name in (name for name, value in refused.items() if value is not None):
-            raise ValueError(f"{name} does not apply to task='multilabel': leave it out")
+        for name, value in (("binary", binary), ("convention", convention), ("sample_weight", sample_weight)):
+            if value is not None:
+                raise ValueError(f"{name} does not apply to task='multilabel': leave it out")
         return evaluate_multilabel(
             logits,
             target,
@@ -171,20 +173,7 @@ def evaluate(
     result = evaluate_rows(rows, stats, num_bins, inference=inference, level=level, draws=draws, seed=seed)
     if input == "confidence":
         result = _of_confidence(result, rows)
-    if convention is None:
-        return result
-    if convention == "published" and result.inference is not None:
-        drawn = resample([(rows, stats)], num_bins, seed=seed)
-        for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
-            twice, (low, high) = 2 * getattr(result, name), quantiles(drawn[name][:, 0], level)
-            result.inference.published[name] = (twice - high, twice - low)
-    rounded = scan(rows, as_given=True)
-    bins = top_bins(rounded, rows, num_bins, convention)
-    result = replace(result, convention=convention, ece=float(bins.ece()), mce=float(bins.mce()))
-    if convention == "published":
-        samples = SortedConfidences.from_units(rounded.confidence, rounded.correct, rows.weight)
-        result = replace(result, adaptive_ece=adaptive_error(samples, num_bins, convention)[0])
-    return result
+    return result if convention is None else _with_convention(result, rows, stats, convention, level, seed)
 
 
 def evaluate_rows(
@@ -225,7 +214,7 @@ def evaluate_rows(
         inference=inferred,
         positive=rows.positive,
     )
-    return result if rows.weight is None else replace(result, weights=summarize_weights(rows))
+    return replace(result, weights=summarize_weights(rows))
 
 
 def squared_error(rows: Rows, stats: Scan, bins: BinStats) -> float:
@@ -239,14 +228,16 @@ def infer_both(
     samples: Confidences,
     bins: BinStats,
     adaptive: BinStats,
-    labels: LabelCounts,
+    labels: LabelCounts | None,
     *,
     positive: bool = False,
     level: float = 0.9,
     draws: int = 1000,
     seed: int = 0,
 ) -> Inference:
-    """Compute the inference of the confidences and the class-wise test."""
+    """Compute the inference of the confidences and, if labels of all classes are given, the class-wise test."""
+    if labels is None:
+        return infer(samples, bins, adaptive, level=level, draws=draws, seed=seed)
     classwise, errors = classwise_test(labels)
     significance = SIGNIFICANCE if positive else SIGNIFICANCE / 2  # by Holm's method, for the first of two
     result = infer(samples, bins, adaptive, level=level, draws=draws, seed=seed, significance=significance)
@@ -256,7 +247,7 @@ def infer_both(
 
 def evaluate_bins(
     bins: BinStats,
-    classes: BinStats,
+    classes: BinStats | None,
     *,
     error: float,
     nll: float,
@@ -270,24 +261,25 @@ def evaluate_bins(
 ) -> Evaluation:
     """Compute the metrics of the bins of the confidence and of the classes; the other metrics are given.
 
-    ``squared`` is the squared error of :func:`squared_error`, that of independent samples if it is not given.
+    Without bins of the classes, only the predicted class is known, and metrics of all classes are NaN. ``squared`` is
+    the squared error of :func:`squared_error`, that of independent samples if it is not given.
     """
     square = bins.squared_error() if squared is None else torch.tensor(squared, dtype=torch.float64, device="cpu")
     num_samples = round(float(bins.count.sum())) if bins.weighted else int(bins.count.sum())  # the mean weight is 1
-    parts = decompose(brier, classes)
+    parts = None if classes is None else decompose(brier, classes)
     return Evaluation(
         num_samples=num_samples,
-        num_classes=len(classes.count),
+        num_classes=0 if classes is None else len(classes.count),
         num_bins=bins.num_bins,
         error=error,
         nll=nll,
         brier=brier,
-        brier_calibration=parts.calibration,
-        brier_refinement=parts.refinement,
+        brier_calibration=math.nan if parts is None else parts.calibration,
+        brier_refinement=math.nan if parts is None else parts.refinement,
         aurc=aurc,
         ece=float(bins.ece()),
         adaptive_ece=adaptive_ece,
-        classwise_ece=float(classes.ece().mean()),
+        classwise_ece=math.nan if classes is None else float(classes.ece().mean()),
         mce=float(bins.mce()),
         debiased_ece=float(square.clamp_min(0).sqrt()),
         confidence=float(bins.confidence.sum()) / num_samples,
@@ -296,7 +288,27 @@ def evaluate_bins(
         inference=inference,
         positive=positive,
         bounds=bounds or {},
+        confidence_only=classes is None,
     )
+
+
+def _with_convention(
+    result: Evaluation, rows: Rows, stats: Scan, convention: str, level: float, seed: int
+) -> Evaluation:
+    """Return the evaluation with ECE, MCE and adaptive ECE, and their intervals, as other code computes them."""
+    num_bins = result.num_bins
+    if convention == "published" and result.inference is not None:
+        drawn = resample([(rows, stats)], num_bins, seed=seed)
+        for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
+            twice, (low, high) = 2 * getattr(result, name), quantiles(drawn[name][:, 0], level)
+            result.inference.published[name] = (twice - high, twice - low)
+    rounded = scan(rows, as_given=True)
+    bins = top_bins(rounded, rows, num_bins, convention)
+    result = replace(result, convention=convention, ece=float(bins.ece()), mce=float(bins.mce()))
+    if convention != "published":
+        return result
+    samples = SortedConfidences.from_units(rounded.confidence, rounded.correct, rows.weight)
+    return replace(result, adaptive_ece=adaptive_error(samples, num_bins, convention)[0])
 
 
 def _of_confidence(result: Evaluation, rows: Rows) -> Evaluation:

@@ -1,10 +1,9 @@
 """Calibration of subgroups of samples, with p-values adjusted for the number of groups."""
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._table import Table
-from dualfocal.metrics.copies import SAME
+from dualfocal.metrics._several import tracked
+from dualfocal.metrics.arrays import Array, as_tensor, class_targets
+from dualfocal.metrics.copies import no_copies_warnings
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.inference.top_label import Inference
-from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, as_tensor, class_targets
+from dualfocal.metrics.inference.result import Inference
+from dualfocal.metrics.result import Evaluation, inference_of
 
 MOST_GROUPS = 1000
 MOST_SHOWN = 20  # groups in a table
@@ -36,12 +36,16 @@ class GroupEvaluation:
     @property
     def inference(self) -> Inference:
         """Noise floors, test and confidence interval of the group."""
-        assert self.evaluation.inference is not None
-        return self.evaluation.inference
+        return inference_of(self.evaluation)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain content for JSON."""
         return {"group": self.name, "p_adjusted": self.p_adjusted, **self.evaluation.to_dict()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read the output of :meth:`to_dict`."""
+        return cls(content["group"], Evaluation.from_dict(content), content["p_adjusted"])
 
 
 def evaluate_groups(
@@ -93,32 +97,31 @@ def evaluate_groups(
         )
     draws = draws_for_groups(len(names))
     evaluations: dict[str, Evaluation] = {}
-    for done, name in enumerate(names, start=1):
-        mask = torch.from_numpy(groups == name)
-        members = clusters[mask.numpy()] if isinstance(clusters, np.ndarray) else clusters
+    for name in tracked(names, progress):
+        mask = groups == name
+        members = clusters[mask] if isinstance(clusters, np.ndarray) else clusters
         if isinstance(members, np.ndarray) and (members == members[0]).all():
             raise ValueError(f"group {str(name)!r} holds only one cluster, {str(members[0])!r}: leave out such groups")
-        weight = None if sample_weight is None else np.asarray(sample_weight)[mask.numpy()]
-        if bool(target[mask].ne(ignore_index).any()) and (weight is None or np.any(weight != 0)):
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", f".*{SAME}")  # once, for all samples, is enough
-                evaluations[str(name)] = evaluate(
-                    values[mask],
-                    target[mask],
-                    input=input,
-                    num_bins=num_bins,
-                    inference=True,
-                    ignore_index=ignore_index,
-                    binary=binary,
-                    convention=convention,
-                    level=level,
-                    draws=draws,
-                    seed=seed,
-                    clusters=members,
-                    sample_weight=weight,
-                )
-        if progress is not None:
-            progress(done / len(names))
+        weight = None if sample_weight is None else np.asarray(sample_weight)[mask]
+        index = torch.from_numpy(mask)
+        if not bool(target[index].ne(ignore_index).any()) or (weight is not None and not weight.any()):
+            continue
+        with no_copies_warnings():  # once, for all samples, is enough
+            evaluations[str(name)] = evaluate(
+                values[index],
+                target[index],
+                input=input,
+                num_bins=num_bins,
+                inference=True,
+                ignore_index=ignore_index,
+                binary=binary,
+                convention=convention,
+                level=level,
+                draws=draws,
+                seed=seed,
+                clusters=members,
+                sample_weight=weight,
+            )
     return rank_groups(evaluations)
 
 
@@ -183,23 +186,28 @@ def label_counts_follow_groups(counts: Tensor) -> bool:
 
 def group_table(column: str, groups: Sequence[GroupEvaluation], most: int = MOST_SHOWN) -> Table:
     """Return a table with a row for each of the first ``most`` groups, in percent."""
-    rows = []
-    for group in groups[:most]:
-        evaluation, inference = group.evaluation, group.inference
-        low, high = inference.debiased_ece
-        rows.append(
-            [
-                group.name,
-                f"{evaluation.num_samples:,}",
-                f"{100 * evaluation.error:.1f}",
-                f"{100 * evaluation.overconfidence:+.1f}",
-                f"{100 * evaluation.ece:.1f}",
-                f"{100 * inference.floors['ece'].mean:.1f}",
-                f"{100 * low:.1f} - {100 * high:.1f}",
-                f"{group.p_adjusted:.3f}",
-            ]
-        )
-    level = f"debiased, {100 * groups[0].inference.level:.4g} %"
-    headings = [column, "N", "error", "conf - acc", "ECE", "floor", level, "adjusted p"]
+    rows = [group_row(group.name, group.evaluation, group.p_adjusted) for group in groups[:most]]
+    headings = [column, "N", *group_headings(groups[0].evaluation), "adjusted p"]
     which = f"the worst {most} of {len(groups)} groups" if len(groups) > most else "worst first"
     return Table(headings, rows, f"by {column}, {which}; percent")
+
+
+def group_headings(evaluation: Evaluation) -> list[str]:
+    """Return the headings of :func:`group_row` between the number of samples and the p-value."""
+    return ["error", "conf - acc", "ECE", "floor", f"debiased, {100 * inference_of(evaluation).level:.4g} %"]
+
+
+def group_row(name: str, evaluation: Evaluation, p_value: float) -> list[str]:
+    """Return the row of a group in a table, in percent."""
+    inference = inference_of(evaluation)
+    low, high = inference.debiased_ece
+    return [
+        name,
+        f"{evaluation.num_samples:,}",
+        f"{100 * evaluation.error:.1f}",
+        f"{100 * evaluation.overconfidence:+.1f}",
+        f"{100 * evaluation.ece:.1f}",
+        f"{100 * inference.floors['ece'].mean:.1f}",
+        f"{100 * low:.1f} - {100 * high:.1f}",
+        f"{p_value:.3f}",
+    ]

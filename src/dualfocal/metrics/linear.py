@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import check_head, class_indices
-from dualfocal.metrics.bins import BinStats, equal_edges
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.rows import Rows, check_target
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import mean
+from dualfocal.metrics.units import equal_edges
 
 CHUNK_BYTES = 2**28  # of logits at a time
 

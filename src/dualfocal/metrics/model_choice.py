@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dualfocal.metrics.comparison import LEAST, Difference, centre_of, interval, resampled_metrics, smallest_shown
+from dualfocal.metrics.comparison import Difference, check_enough_samples, resampled_metrics
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import ShareDone
-from dualfocal.metrics.result import Evaluation, finite
+from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
 
@@ -55,7 +55,7 @@ class ModelChoice:
 
     def outcome(self, other: str, metric: str) -> str:
         """Return ``"better"``, ``"worse"`` or ``"equal"``: the best model against another one."""
-        winner = self.differences[other][metric].better(smallest_shown(METRICS[metric]))
+        winner = self.differences[other][metric].better(METRICS[metric].smallest_shown)
         return {"": "equal", "A": "better", "B": "worse"}[winner]
 
     def verdict(self) -> str:
@@ -82,30 +82,29 @@ class ModelChoice:
     def _of_two(self, other: str) -> str:
         nll = self.differences[other]["nll"]
         if self.outcome(other, "nll") == "equal":
-            size = f" ({_size('nll', nll)})" if math.isfinite(nll.difference) else ""
+            size = f" ({nll.size_text(METRICS['nll'])})" if math.isfinite(nll.difference) else ""
             text = f"{self.best} and {other} are not significantly different in NLL{size}."
         elif math.isfinite(nll.difference):
-            text = f"{self.best} is better than {other}: its NLL is lower by {_size('nll', nll)}."
+            text = f"{self.best} is better than {other}: its NLL is lower by {nll.size_text(METRICS['nll'])}."
         else:
             text = f"{self.best} is better than {other}, whose NLL is infinite: it gives a true class probability 0."
         clauses = []
         for metric in DECISIVE[1:]:
-            outcome, size = self.outcome(other, metric), _size(metric, self.differences[other][metric])
+            outcome = self.outcome(other, metric)
             if outcome == "equal":
                 clauses.append(f"{NAMES[metric]} not significantly different")
             else:
                 winner = self.best if outcome == "better" else other
+                size = self.differences[other][metric].size_text(METRICS[metric])
                 clauses.append(f"{NAMES[metric]} lower for {winner}, by {size}")
         details = "; ".join(clauses)
         return f"{text} {details[0].upper()}{details[1:]}."
 
     def _of_many(self, others: list[str]) -> str:
-        by_outcome = {
-            outcome: [other for other in others if self.outcome(other, "nll") == outcome]
-            for outcome in ("better", "equal")
-        }
         text = f"{self.best} has the lowest NLL of {len(others) + 1} models"
-        better, equal = by_outcome["better"], by_outcome["equal"]
+        better, equal = (
+            [other for other in others if self.outcome(other, "nll") == outcome] for outcome in ("better", "equal")
+        )
         if not equal:
             text += ", significantly lower than that of each other model."
         elif not better:
@@ -134,14 +133,8 @@ class ModelChoice:
             "seed": self.seed,
             "differences": {
                 other: {
-                    metric: {
-                        "best": finite(d.a),
-                        "other": finite(d.b),
-                        "difference": finite(d.difference),
-                        "interval": [finite(d.low), finite(d.high)],
-                        "outcome": self.outcome(other, metric),
-                    }
-                    for metric, d in by_metric.items()
+                    metric: {**difference.to_dict("best", "other"), "outcome": self.outcome(other, metric)}
+                    for metric, difference in by_metric.items()
                 }
                 for other, by_metric in self.differences.items()
             },
@@ -175,10 +168,7 @@ def choose_model(
     for name, other in zip(names[1:], rows[1:], strict=True):
         if not same_samples(rows[0], other):
             raise ValueError(f"{names[0]} and {name} were scored on different samples: their labels or weights differ")
-    size = rows[0].num_clusters or len(rows[0])
-    if size < LEAST:
-        unit = "samples" if rows[0].cluster is None else "clusters"
-        raise ValueError(f"a comparison needs at least {LEAST} {unit}, got {size}")
+    check_enough_samples(rows[0])
     scored = list(zip(rows, scans, strict=True))
     drawn = resampled_metrics(scored, evaluations, num_bins, seed=seed, slow=("aurc",), progress=progress)
     best = min(range(len(names)), key=lambda i: (evaluations[i].nll, evaluations[i].error))
@@ -189,15 +179,14 @@ def choose_model(
         for i, name in enumerate(names):
             if i == best:
                 continue
-            difference = values[i] - values[best]
             if errors is None:
                 draws = drawn[metric][:, i] - drawn[metric][:, best]
-                ends = interval(draws, centre_of(metric, difference), level)
-            elif math.isfinite(difference):
-                ends = difference - float(errors[best, i]), difference + float(errors[best, i])
+                difference = Difference.from_draws(metric, values[best], values[i], draws, level)
             else:
-                ends = -math.inf, math.inf
-            differences[name][metric] = Difference(values[best], values[i], *ends)
+                change, half = values[i] - values[best], float(errors[best, i])
+                ends = (change - half, change + half) if math.isfinite(change) else (-math.inf, math.inf)
+                difference = Difference(values[best], values[i], *ends)
+            differences[name][metric] = difference
     return ModelChoice(
         names[best], differences, len(rows[0]), level, seed, rows[0].num_clusters, evaluations[0].weights
     )
@@ -223,14 +212,6 @@ def _simultaneous_errors(draws: Tensor, level: float) -> Tensor:
         if spread[i, j] > 0:
             largest = torch.maximum(largest, (difference - difference.mean()).abs() / spread[i, j])
     return spread * largest.quantile(level)
-
-
-def _size(metric: str, d: Difference) -> str:
-    shown = METRICS[metric]
-    unit = "points" if shown.unit == "%" else shown.unit
-    sign = -1.0 if d.difference < 0 else 1.0
-    low, high = sorted((sign * d.low, sign * d.high))
-    return f"{shown.text(sign * d.difference)} {unit} ({shown.text(low)} to {shown.text(high)})"
 
 
 def _listed(names: list[str]) -> str:

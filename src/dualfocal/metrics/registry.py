@@ -33,6 +33,11 @@ class Metric:
         """Label with unit."""
         return f"{self.label} [{self.unit}]" if self.unit else self.label
 
+    @property
+    def smallest_shown(self) -> float:
+        """The smallest difference that is not printed as 0."""
+        return 0.5 * 10.0**-self.decimals / self.factor
+
     def text(self, value: float | None, *, sign: bool = False) -> str:
         """Format a value; None (in JSON, a value that is not finite) gives an empty string."""
         return "" if value is None else f"{self.factor * value:{'+' if sign else ''}.{self.decimals}f}"

@@ -6,19 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dualfocal.metrics._several import tracked
 from dualfocal.metrics._sorting import risk_coverage, tie_ends, tie_groups
-from dualfocal.metrics.bins import (
-    ONE,
-    Binner,
-    debiased_square,
-    equal_edges,
-    from_units,
-    scatter_sum,
-    weighted_debiased_square,
-)
-from dualfocal.metrics.inference.cluster_noise import cluster_groups
+from dualfocal.metrics.bins import debiased_square, weighted_debiased_square
+from dualfocal.metrics.inference.cluster_noise import Grouping
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
+from dualfocal.metrics.units import ONE, Binner, equal_edges, from_units, scatter_sum
 
 DRAWS = 1000
 BLOCKS = 4096  # with more samples, random blocks of them are drawn, whose sums have the same variance
@@ -58,7 +52,8 @@ def resample(
         num_blocks = min(n, BLOCKS)
         block = torch.from_numpy(np.arange(n) if n <= BLOCKS else rng.permutation(n) % num_blocks)
     else:
-        block, num_blocks = cluster_groups(clusters, rng)
+        grouping = Grouping(int(clusters.max()) + 1, rng)
+        block, num_blocks = grouping.group_of(clusters), grouping.groups
     picks = rng.integers(num_blocks, size=(draws, num_blocks)) + num_blocks * np.arange(draws)[:, None]
     weight = torch.from_numpy(np.bincount(picks.ravel(), minlength=draws * num_blocks)).view(draws, num_blocks).double()
     block, weight = block.to(device), weight.to(device)
@@ -156,10 +151,8 @@ def _sorted_metrics(
         gap, last, order = from_units(units) - stats.correct[ascending].double(), tie_ends(units)[1], block[ascending]
         own = sample_weight[ascending]
         results["adaptive_ece"] = weight.new_full((len(weight),), torch.nan)
-        for r in range(draws):
+        for r in tracked(range(draws), lambda share: report(0.5 + share / 4)):
             results["adaptive_ece"][r] = _adaptive_error(gap, weight[r][order] * own, last, num_bins)
-            if r % 10 == 9:
-                report(0.5 + (r + 1) / draws / 4)
     if "aurc" in wanted:
         uncertainty, certain_first = stats.uncertainty.sort()
         wrong, ends = (~stats.right[certain_first]).double(), tie_ends(tie_groups(uncertainty))
@@ -169,10 +162,8 @@ def _sorted_metrics(
             return results
         tied = ends if bool((ends[0] != ends[1]).any()) else None
         results["aurc"] = weight.new_full((len(weight),), torch.nan)
-        for r in range(draws):
+        for r in tracked(range(draws), lambda share: report(0.75 + share / 4)):
             results["aurc"][r] = risk_coverage(wrong, weight[r][order] * own, tied)
-            if r % 10 == 9:
-                report(0.75 + (r + 1) / draws / 4)
     return results
 
 

@@ -1,6 +1,5 @@
 """The result of an evaluation: every metric, with a verdict in words, a table and JSON."""
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,16 +8,17 @@ from typing import Any, Self
 from dualfocal._table import Table, quantity
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.inference.top_label import Inference
+from dualfocal.metrics.inference.result import Inference
 from dualfocal.metrics.inference.weight_summary import WeightSummary
+from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.verdict import CONFIDENCE_ONLY, TOP_LABEL_ONLY, classes_verdict, confidence_verdict
+from dualfocal.metrics.verdict import CONFIDENCE_ONLY, TOP_LABEL_ONLY, classes_verdict, confidence_verdict, samples_text
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Printed):
     """Result of :func:`evaluate`: every metric, as a fraction. ``print`` it; see :meth:`to_dict`, :meth:`scalars`."""
 
     num_samples: int
@@ -68,9 +68,7 @@ class Evaluation:
         Raises:
             ValueError: the evaluation was made without ``inference=True``.
         """
-        inference = self.inference
-        if inference is None:
-            raise ValueError("a verdict needs evaluate(..., inference=True)")
+        inference = inference_of(self)
         significant, *significant_classes = (p <= SIGNIFICANCE for p in inference.adjusted)
         sentences = [confidence_verdict(self, inference, significant)]
         if self.confidence_only:
@@ -147,8 +145,7 @@ class Evaluation:
             ValueError: the content has another schema.
             KeyError, TypeError: an entry is missing, or has another type.
         """
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"an evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
+        check_schema("an evaluation", content, SCHEMA)
         scores = (*METRICS, "brier_calibration", "brier_refinement", "confidence", "accuracy")
         unknown = math.nan if content.get("confidence_only", False) else math.inf
         values: dict[str, Any] = {name: unknown if content[name] is None else float(content[name]) for name in scores}
@@ -185,19 +182,26 @@ class Evaluation:
             rows.append(interval + [""] * (len(headings) - 2))
         classes = "only the predicted class" if self.confidence_only else f"{self.num_classes} classes"
         clusters = self.inference and self.inference.clusters
-        weighted = "" if self.weights is None else f" (weighted, effective {round(self.weights.effective):,})"
-        samples = quantity(self.num_samples, "sample") + weighted
-        samples += f" in {quantity(clusters.number, 'cluster')}" if clusters else ""
+        samples = samples_text(self.num_samples, clusters.number if clusters else None, self.weights)
         return Table(headings, rows, f"{samples}, {classes}, {quantity(self.num_bins, 'bin')}")
 
-    def __str__(self) -> str:
-        table = self.table()
-        return "\n".join([table.title, table.text(), *([] if self.inference is None else [self.verdict()])])
+    def _verdicts(self) -> list[str]:
+        return [] if self.inference is None else [self.verdict()]
 
-    def _repr_html_(self) -> str:
-        return self.table().html() + ("" if self.inference is None else f"<p><b>{html.escape(self.verdict())}</b></p>")
+
+def inference_of(evaluation: Evaluation) -> Inference:
+    """Return the inference of an evaluation, or raise a ValueError if it was made without ``inference=True``."""
+    if evaluation.inference is None:
+        raise ValueError("a verdict needs evaluate(..., inference=True)")
+    return evaluation.inference
 
 
 def finite(value: float) -> float | None:
     """Return the value, or None if it is not finite, for JSON."""
     return value if math.isfinite(value) else None
+
+
+def check_schema(kind: str, content: Mapping[str, Any], schema: int) -> None:
+    """Raise a ValueError unless content from JSON has the schema that this version reads."""
+    if content["schema"] != schema:
+        raise ValueError(f"{kind} has schema {content['schema']}, this version reads schema {schema}")

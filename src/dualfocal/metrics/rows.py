@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,15 +12,7 @@ from torch import Tensor
 
 from dualfocal._checks import check_choice, check_ignore_index
 from dualfocal._tensors import class_indices, wide_dtype
-
-
-class SupportsArray(Protocol):
-    """What can be converted to a numpy array: data frames and series of pandas and polars, arrays of JAX, ..."""
-
-    def __array__(self) -> NDArray[Any]: ...
-
-
-Array = Tensor | np.ndarray | SupportsArray | Sequence[Any]
+from dualfocal.metrics.arrays import Array, as_numpy, as_tensor, class_targets
 
 INPUTS = ("logits", "probs")
 BINARY = (None, "top_label", "positive")
@@ -105,8 +97,39 @@ def as_rows(
     """
     check_choice("input", input, (None, *INPUTS))
     check_choice("binary", binary, BINARY)
-    checked, input = input is None, input or "logits"
     check_ignore_index(ignore_index)
+    kind = input or "logits"
+    values, target, dtype = _checked_arrays(values, target, kind, binary, class_names)
+    shape = target.shape
+    weight = None if sample_weight is None else _weights(sample_weight, shape).to(values.device)
+    if values.ndim > 2:
+        values = values.movedim(1, -1).reshape(-1, values.shape[1])
+    rows = Rows(values, class_indices(target.reshape(-1)), weight, kind, binary == "positive", dtype)
+    keep = rows.target != ignore_index
+    if weight is not None:
+        keep &= weight > 0
+        if not bool(keep.any()):
+            raise ValueError("sample_weight is 0 for every sample that is not ignored: no sample is left")
+    rows = rows if bool(keep.all()) else rows.at(keep)
+    rows = replace(rows, weight=_with_mean_one(rows.weight))
+    if clusters is not None:
+        rows = replace(rows, cluster=_row_clusters(cluster_codes(clusters, shape)[keep.cpu()]).to(values.device))
+    if input is None and are_probabilities(rows.values):
+        raise ValueError(
+            'logits must not be probabilities, but all rows lie in [0, 1] and sum to 1: pass input="probs", or '
+            'input="logits" if they are logits nevertheless'
+        )
+    check_target(rows.target, rows.num_classes, ignore_index)
+    # Computing 1 - p, or renormalising, can turn 0 into -1e-10, whose logarithm is NaN.
+    if kind == "probs" and -ROUNDING <= float(rows.values.min()) < 0:
+        rows = replace(rows, values=rows.values.clamp_min(0.0))
+    return rows
+
+
+def _checked_arrays(
+    values: Array, target: Array, input: str, binary: str | None, class_names: Sequence[str] | None
+) -> tuple[Tensor, Tensor, torch.dtype]:
+    """Check shapes and dtypes. Returns values (N, C, d1, ...), target (N, d1, ...) and the dtype that edges have."""
     name = "logits" if input == "logits" else "probabilities"
     target = as_tensor("target", class_targets(values, target, class_names))
     values = as_tensor(name, values).detach()
@@ -135,31 +158,18 @@ def as_rows(
             f"{tuple(target.shape)}: one class index per sample (one-hot labels: target.argmax(1); several "
             "labels per sample: task='multilabel', in the command line --task multilabel)"
         )
-    weight = None if sample_weight is None else _weights(sample_weight, shape).to(values.device)
-    if values.ndim > 2:
-        values = values.movedim(1, -1).reshape(-1, values.shape[1])
-    rows = Rows(values, class_indices(target.reshape(-1)), weight, input, binary == "positive", dtype)
-    keep = rows.target != ignore_index
-    if weight is not None:
-        keep &= weight > 0
-        if not bool(keep.any()):
-            raise ValueError("sample_weight is 0 for every sample that is not ignored: no sample is left")
-    rows = rows if bool(keep.all()) else rows.at(keep)
-    rows = replace(rows, weight=_with_mean_one(rows.weight))
-    if clusters is not None:  # those with ignored samples only are not counted
-        codes = cluster_codes(clusters, shape)[keep.cpu()].numpy()
-        rows = replace(rows, cluster=torch.from_numpy(np.unique(codes, return_inverse=True)[1]).to(values.device))
-        if rows.num_clusters == 1:
-            raise ValueError(
-                "the samples that are not ignored lie in one cluster, which does not show how much clusters differ: "
-                'add samples of other clusters, or pass clusters="none" to treat samples as independent'
-            )
-    if checked and are_probabilities(rows.values):
+    return values, target, dtype
+
+
+def _row_clusters(codes: Tensor) -> Tensor:
+    """Number the clusters 0, 1, ...: those of which all samples are ignored are not counted."""
+    cluster = np.unique(codes, return_inverse=True)[1]
+    if len(cluster) and not cluster.any():
         raise ValueError(
-            'logits must not be probabilities, but all rows lie in [0, 1] and sum to 1: pass input="probs", or '
-            'input="logits" if they are logits nevertheless'
+            "the samples that are not ignored lie in one cluster, which does not show how much clusters differ: "
+            'add samples of other clusters, or pass clusters="none" to treat samples as independent'
         )
-    return _check_numbers(rows, ignore_index)
+    return torch.from_numpy(cluster)
 
 
 def are_probabilities(values: Tensor) -> bool:
@@ -213,7 +223,7 @@ def cluster_codes(clusters: Array, shape: Sequence[int]) -> Tensor:
 
 def cluster_names(clusters: Array, shape: Sequence[int]) -> tuple[NDArray[Any], Tensor]:
     """Return the names of the clusters, sorted, and the index of the name of each sample, (N,)."""
-    names = clusters.cpu().numpy() if isinstance(clusters, Tensor) else _as_numpy("clusters", clusters)
+    names = clusters.cpu().numpy() if isinstance(clusters, Tensor) else as_numpy("clusters", clusters)
     if names.shape not in (tuple(shape), tuple(shape[:1])):
         raise ValueError(f"clusters must have one entry per sample, shape {tuple(shape[:1])}, got shape {names.shape}")
     if names.dtype.kind in "fOT":
@@ -294,87 +304,6 @@ def check_target(target: Tensor, num_classes: int, ignore_index: int) -> None:
             f"target {low if low < 0 else high} is out of range: a class index must lie in [0, {num_classes - 1}] "
             f"or equal ignore_index = {ignore_index}{hint}"
         )
-
-
-def _check_numbers(rows: Rows, ignore_index: int) -> Rows:
-    check_target(rows.target, rows.num_classes, ignore_index)
-    # Computing 1 - p, or renormalising, can turn 0 into -1e-10, whose logarithm is NaN.
-    if rows.input == "probs" and -ROUNDING <= float(rows.values.min()) < 0:
-        rows = replace(rows, values=rows.values.clamp_min(0.0))
-    return rows
-
-
-def as_tensor(name: str, array: Array) -> Tensor:
-    """Return the array as a tensor that shares its memory, if that is possible; nothing writes to it.
-
-    >>> as_tensor("logits", [[1, 2], [3, 4]])
-    tensor([[1., 2.],
-            [3., 4.]], dtype=torch.float64)
-    """
-    if isinstance(array, Tensor):
-        return array
-    listed = isinstance(array, list | tuple)
-    array = _as_numpy(name, array)
-    if listed and array.dtype.kind in "iu" and name in ("logits", "probabilities"):
-        array = array.astype(np.float64)  # a list has no dtype
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            return torch.from_numpy(array if all(step > 0 for step in array.strides) else array.copy())
-    except TypeError:
-        raise ValueError(f"{name} must hold plain numbers, got {array.dtype}") from None
-
-
-def class_targets(values: Array, target: Array, class_names: Sequence[str] | None = None) -> Array:
-    """Return labels that are texts as class indices; other labels do not change.
-
-    Args:
-        values: the predictions; the columns of a data frame name the classes.
-        target: the labels.
-        class_names: names of the classes, in the order of the columns of the predictions.
-
-    Raises:
-        ValueError: a label is none of the classes, or the classes are unknown.
-
-    >>> class_targets([[0.9, 0.1], [0.2, 0.8]], ["no", "yes"], class_names=["no", "yes"])
-    array([0, 1])
-    """
-    if isinstance(target, Tensor):
-        return target
-    labels = _as_numpy("target", target)
-    texts = labels.ravel().tolist() if labels.dtype.kind in "UTO" else []
-    if not texts or not all(isinstance(text, str) for text in texts):
-        return target
-    names = [str(name) for name in getattr(values, "columns", ())] if class_names is None else list(class_names)
-    if not names:
-        raise ValueError(
-            f"target holds texts, such as {texts[0]!r}: pass class_names=[...], in the order of the columns of the "
-            "predictions, or class indices"
-        )
-    index = {name: i for i, name in enumerate(names)}
-    for i, text in enumerate(texts):
-        if text not in index:
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            raise ValueError(f"target {text!r} at {i} is none of the classes ({shown})")
-    return np.array([index[text] for text in texts], np.int64).reshape(labels.shape)
-
-
-def _as_numpy(name: str, array: Array) -> NDArray[Any]:
-    if isinstance(array, np.ndarray):
-        return array
-    if isinstance(array, list | tuple):
-        try:
-            return np.asarray(array)
-        except ValueError:
-            raise ValueError(f"{name} must be a list of numbers, or of lists of the same length") from None
-    if hasattr(array, "to_numpy"):  # pandas and polars
-        converted: NDArray[Any] = array.to_numpy()
-        return converted
-    if hasattr(array, "__array__"):
-        return np.asarray(array)
-    raise TypeError(f"{name} must be a tensor, an array, a list or a data frame, got {type(array).__name__}")
 
 
 def check_logits(peak: Tensor, start: int = 0) -> None:

@@ -11,6 +11,7 @@ float32; confidences differ from those of the CPU by about 1e-7.
 import functools
 from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +20,9 @@ from torch import Tensor
 from dualfocal import kernels
 from dualfocal._tensors import wide_dtype
 from dualfocal.metrics._class_bins import ClassBins, ClassMoments, MomentBins
-from dualfocal.metrics.bins import ONE, BinStats, equal_edges, to_units
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.rows import FEW_CLASSES, ROUNDING, RowError, Rows, check_logits
+from dualfocal.metrics.units import ONE, equal_edges, to_units
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements per tile
 BLOCK = 1 << 14  # minimum number of rows whose per-row numbers are computed together
@@ -69,62 +71,126 @@ def scan(
     fused = None if classwise or as_given else _fused(rows, num_bins, scores)
     if fused is not None:
         return fused
-    n, num_classes, device = len(rows), rows.num_classes, rows.values.device
-    on_cpu = device.type == "cpu"
-    dim = 0 if on_cpu and num_classes < FEW_CLASSES else 1  # dimension of the classes
-    wide = wide_dtype(rows.values)
-    step = max(1, (TILE_CPU if on_cpu else TILE_DEVICE) // num_classes)
-    block = step * max(1, BLOCK // step)
-    buffer = torch.empty(min(step, n) * num_classes, dtype=wide, device=device)
-    scratch = torch.empty_like(buffer) if scores and not rows.positive else buffer
-
-    right = torch.empty(n, dtype=torch.bool, device=device)
-    stats = Scan(
-        confidence=torch.empty(n, dtype=torch.int64, device=device),
-        correct=rows.target == 1 if rows.positive else right,
-        uncertainty=torch.empty(n, dtype=wide, device=device),
-        right=right,
-        nll=torch.empty(n if scores else 0, dtype=wide, device=device),
-        brier=torch.empty(n if scores else 0, dtype=wide, device=device),
-        classes=BinStats.empty(0, edges=equal_edges(num_bins, device=device)),
-    )
+    dim = 0 if rows.values.is_cpu and rows.num_classes < FEW_CLASSES else 1
     bins = (MomentBins if moments else ClassBins)(rows, num_bins, dim) if classwise else None
-    predicted = None if bins is None else bins.predicted
-
-    for start in range(0, n, block):
-        part = slice(start, min(start + block, n))
-        # Per-row numbers are finished by block: a call for the few rows of each tile would be slow. They are the
-        # largest value, the value of the target, p of class 1 times the total, the total of p, and the total of p^2.
-        peak, target_value, class_one, total, squares = torch.empty(5, part.stop - start, dtype=wide, device=device)
-        for first in range(start, part.stop, step):
-            here = slice(first, min(first + step, part.stop))
-            local = slice(here.start - start, here.stop - start)
-            values, target = rows.values[here], rows.target[here]
-            tile = buffer[: values.numel()].view((num_classes, -1) if dim == 0 else values.shape)
-            tile.copy_(values.T if dim == 0 else values)
-            torch.gather(tile, dim, target.unsqueeze(dim), out=target_value[local].unsqueeze(dim))
-            guess = None if predicted is None else predicted[here]
-            right[here] = _predict(values, tile, target_value[local], target, dim, peak=peak[local], predicted=guess)
-            # From here on the tile holds p times the total; for logits exp(z - max), whose largest entry is 1.
-            if rows.input == "logits":
-                tile.sub_(peak[local].unsqueeze(dim)).exp_()
-            _sum(tile, dim, out=total[local])
-            if rows.positive:
-                class_one[local] = tile.select(dim, 1)
-            elif scores:
-                _sum(torch.mul(tile, tile, out=scratch[: tile.numel()].view_as(tile)), dim, out=squares[local])
-            if rows.input == "probs":
-                _check_probabilities(tile, peak[local], total[local], dim, first)
-            if bins is not None:
-                scale = ONE / total[local].unsqueeze(dim) if rows.input == "logits" else ONE
-                bins.add(tile.mul_(scale).round_(), here)
-        _write(stats, rows, part, (peak, target_value, class_one, total, squares), scores=scores, as_given=as_given)
-        if bins is not None:
-            bins.flush()
+    stats = _TiledScan(rows, num_bins, dim, bins, scores=scores, as_given=as_given).run()
     if bins is None:
         return stats
     classes = bins.stats()
     return replace(stats, classes=classes, moments=bins.moments(classes))
+
+
+class _RowNumbers(NamedTuple):
+    """Numbers of each row of a block, (T,) each."""
+
+    peak: Tensor  # the largest value
+    target_value: Tensor  # the value of the target
+    class_one: Tensor  # p of class 1, times the total
+    total: Tensor  # sum of p; for logits of exp(z - peak)
+    squares: Tensor  # sum of their squares
+
+    def at(self, part: slice) -> "_RowNumbers":
+        return _RowNumbers(*(numbers[part] for numbers in self))
+
+
+class _TiledScan:
+    """The pass over all rows, in tiles that stay in the cache.
+
+    The numbers of the rows are finished by block, which holds several tiles: a call for the few rows of each tile would
+    be slow.
+
+    Args:
+        rows: the predictions.
+        num_bins: number of classwise bins.
+        dim: dimension of the classes in a tile.
+        bins: where the classwise bins are collected (None: nowhere).
+        scores: whether to compute NLL and Brier score.
+        as_given: whether to round confidences to the dtype of the values.
+    """
+
+    def __init__(
+        self, rows: Rows, num_bins: int, dim: int, bins: ClassBins | None, *, scores: bool, as_given: bool
+    ) -> None:
+        self.rows, self.dim, self.bins, self.scores, self.as_given = rows, dim, bins, scores, as_given
+        n, device = len(rows), rows.values.device
+        self.wide = wide_dtype(rows.values)
+        self.step = max(1, (TILE_CPU if rows.values.is_cpu else TILE_DEVICE) // rows.num_classes)
+        self.buffer = torch.empty(min(self.step, n) * rows.num_classes, dtype=self.wide, device=device)
+        self.scratch = torch.empty_like(self.buffer) if scores and not rows.positive else self.buffer
+        right = torch.empty(n, dtype=torch.bool, device=device)
+        self.stats = Scan(
+            confidence=torch.empty(n, dtype=torch.int64, device=device),
+            correct=rows.target == 1 if rows.positive else right,
+            uncertainty=torch.empty(n, dtype=self.wide, device=device),
+            right=right,
+            nll=torch.empty(n if scores else 0, dtype=self.wide, device=device),
+            brier=torch.empty(n if scores else 0, dtype=self.wide, device=device),
+            classes=BinStats.empty(0, edges=equal_edges(num_bins, device=device)),
+        )
+
+    def run(self) -> Scan:
+        n, block = len(self.rows), self.step * max(1, BLOCK // self.step)
+        for start in range(0, n, block):
+            part = slice(start, min(start + block, n))
+            shape = (len(_RowNumbers._fields), part.stop - start)
+            numbers = _RowNumbers(*torch.empty(shape, dtype=self.wide, device=self.rows.values.device))
+            for first in range(start, part.stop, self.step):
+                here = slice(first, min(first + self.step, part.stop))
+                self._read_tile(here, numbers.at(slice(here.start - start, here.stop - start)))
+            self._write(part, numbers)
+            if self.bins is not None:
+                self.bins.flush()
+        return self.stats
+
+    def _read_tile(self, here: slice, numbers: _RowNumbers) -> None:
+        """Compute the numbers of the rows of a tile, and add it to the classwise bins."""
+        rows, dim, bins = self.rows, self.dim, self.bins
+        values, target = rows.values[here], rows.target[here]
+        tile = self.buffer[: values.numel()].view((rows.num_classes, -1) if dim == 0 else values.shape)
+        tile.copy_(values.T if dim == 0 else values)
+        torch.gather(tile, dim, target.unsqueeze(dim), out=numbers.target_value.unsqueeze(dim))
+        predicted = None if bins is None or bins.predicted is None else bins.predicted[here]
+        self.stats.right[here] = _predict(
+            values, tile, numbers.target_value, target, dim, peak=numbers.peak, predicted=predicted
+        )
+        # From here on the tile holds p times the total; for logits exp(z - max), whose largest entry is 1.
+        if rows.input == "logits":
+            tile.sub_(numbers.peak.unsqueeze(dim)).exp_()
+        _sum(tile, dim, out=numbers.total)
+        if rows.positive:
+            numbers.class_one.copy_(tile.select(dim, 1))
+        elif self.scores:
+            squared = torch.mul(tile, tile, out=self.scratch[: tile.numel()].view_as(tile))
+            _sum(squared, dim, out=numbers.squares)
+        if rows.input == "probs":
+            _check_probabilities(tile, numbers.peak, numbers.total, dim, here.start)
+        if bins is not None:
+            scale = ONE / numbers.total.unsqueeze(dim) if rows.input == "logits" else ONE
+            bins.add(tile.mul_(scale).round_(), here)
+
+    def _write(self, part: slice, numbers: _RowNumbers) -> None:
+        """Turn the numbers of the rows of a block into confidences and scores; overwrites the numbers."""
+        rows, stats = self.rows, self.stats
+        peak, target_value, class_one, total, squares = numbers
+        logits = rows.input == "logits"
+        if logits:
+            check_logits(peak, part.start)
+            target_value -= peak
+            peak.fill_(1.0)
+        else:
+            peak.clamp_max_(1.0)
+            total.fill_(1.0)
+        stats.uncertainty[part] = total / peak
+        p = (class_one if rows.positive else peak) / total
+        stats.confidence[part] = to_units(p.to(rows.values.dtype) if self.as_given else p)
+        if not self.scores:
+            return
+        stats.nll[part] = total.log() - target_value if logits else -target_value.log()
+        if rows.positive:
+            stats.brier[part] = (p - rows.target[part]).square_()
+        else:
+            target_value = target_value.exp_() if logits else target_value
+            stats.brier[part] = squares.div_(total * total).sub_(target_value / total, alpha=2).add_(1).clamp_min_(0)
 
 
 def fused_kernels(values: Tensor) -> ModuleType | None:
@@ -153,29 +219,6 @@ def _fused(rows: Rows, num_bins: int, scores: bool) -> Scan | None:
     return Scan(
         numbers.confidence, numbers.right, numbers.uncertainty, numbers.right, numbers.nll, numbers.brier, empty
     )
-
-
-def _write(stats: Scan, rows: Rows, part: slice, numbers: tuple[Tensor, ...], *, scores: bool, as_given: bool) -> None:
-    """Turn the per-row numbers of a block into confidences and scores; overwrites ``numbers``."""
-    peak, target_value, class_one, total, squares = numbers
-    if rows.input == "logits":
-        check_logits(peak, part.start)
-        target_value -= peak
-        peak.fill_(1.0)
-    else:
-        peak.clamp_max_(1.0)
-        total.fill_(1.0)
-    stats.uncertainty[part] = total / peak
-    p = (class_one if rows.positive else peak) / total
-    stats.confidence[part] = to_units(p.to(rows.values.dtype) if as_given else p)
-    if scores:
-        logits = rows.input == "logits"
-        stats.nll[part] = total.log() - target_value if logits else -target_value.log()
-        if rows.positive:
-            stats.brier[part] = (p - rows.target[part]).square_()
-        else:
-            target_value = target_value.exp_() if logits else target_value
-            stats.brier[part] = squares.div_(total * total).sub_(target_value / total, alpha=2).add_(1).clamp_min_(0)
 
 
 def _sum(tile: Tensor, dim: int, out: Tensor) -> None:

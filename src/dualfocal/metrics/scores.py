@@ -8,9 +8,10 @@ from torch import Tensor
 from dualfocal._checks import check_choice
 from dualfocal._tensors import wide_dtype
 from dualfocal.metrics._sorting import SortedConfidences, tie_groups
+from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.auroc import placements
 from dualfocal.metrics.bins import BinStats
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor
+from dualfocal.metrics.rows import Rows, as_rows
 from dualfocal.metrics.scan import scan
 
 OOD_SCORES = ("entropy", "max_prob")

@@ -20,10 +20,11 @@ from torchmetrics.utilities import dim_zero_cat
 from dualfocal._checks import check_count
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics._stream import Streaming, Sums
-from dualfocal.metrics.bins import ONE, SUMS, BinStats, equal_edges, from_units, to_units
+from dualfocal.metrics.bins import SUMS, BinStats
 from dualfocal.metrics.calibration import top_bins
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.units import ONE, equal_edges, from_units, to_units
 
 
 class _Binned(Streaming):

@@ -4,9 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dualfocal._table import printable
+from dualfocal._table import printable, quantity
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE, ClasswiseTest
-from dualfocal.metrics.inference.top_label import POWER, Inference
+from dualfocal.metrics.inference.ranks import POWER
+from dualfocal.metrics.inference.result import Inference
+from dualfocal.metrics.inference.weight_summary import WeightSummary
 
 if TYPE_CHECKING:
     from dualfocal.metrics.result import Evaluation
@@ -16,6 +18,17 @@ CONFIDENCE_ONLY = (
     "probabilities need all probabilities."
 )
 TOP_LABEL_ONLY = "Only the confidence of the predicted class was tested, not the probabilities of the other classes."
+
+
+def samples_text(num_samples: int, num_clusters: int | None, weights: WeightSummary | None) -> str:
+    """Say how many samples there are, in how many clusters, and how much information their weights leave.
+
+    >>> samples_text(1000, 40, None)
+    '1,000 samples in 40 clusters'
+    """
+    weighted = "" if weights is None else f" (weighted, effective {round(weights.effective):,})"
+    clusters = "" if num_clusters is None else f" in {quantity(num_clusters, 'cluster')}"
+    return f"{quantity(num_samples, 'sample')}{weighted}{clusters}"
 
 
 def confidence_verdict(evaluation: "Evaluation", inference: Inference, significant: bool) -> str:

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from dualfocal.losses.rival import true_and_rival
 from dualfocal.metrics import ood_auroc
-from dualfocal.metrics.bins import Binner, equal_edges, from_units
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.result import finite
 from dualfocal.metrics.rows import Rows, as_rows
 from dualfocal.metrics.scan import Scan, scan
+from dualfocal.metrics.units import Binner, equal_edges, from_units
 from dualfocal.paper.intervals import Floats
 from dualfocal.runs import Run, RunError, RunResult
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import inspect
+import json
 from dataclasses import dataclass
+from importlib import resources
 
 from dualfocal.losses import LOSSES
 from dualfocal.losses.registry import NOT_OPTIONS
@@ -13,9 +15,11 @@ from dualfocal.train.presets import EXCEPTIONS, GAMMA, images, texts
 # In the authors' code the ablation's means are one number per batch.
 RIVALS = {"mean2": "batch_mean2", "mean3": "batch_mean3", "mean_all": "batch_mean_all"}
 KDE_STRENGTH = {"cifar10": 0.3, "cifar100": 0.5}
-# Milliseconds per step of 128 images of 32 x 32 on one H200: benchmarks/results/train_step_gpu.csv.
-STEP = {"resnet50": 6.73, "wide_resnet26_10": 11.16, "densenet121": 12.61}
-STEPS = {"cifar10": 352, "cifar100": 352}  # per epoch
+# Network -> milliseconds of a training step on one H200. benchmarks/step_times_gpu.py writes this file.
+STEP_TIMES: dict[str, float] = json.loads((resources.files("dualfocal.paper") / "step_times.json").read_text("utf-8"))[
+    "milliseconds"
+]
+STEPS = {"cifar10": 352, "cifar100": 352, "tiny_imagenet": 704, "20newsgroups": 117}  # per epoch
 TRAINED_BY = ("rival", "gamma")  # variants that need their own training; others are computed from the same run
 # Table and method -> name -> settings of trainings that the paper does not have.
 EXTRAS = {
@@ -57,9 +61,9 @@ class Training:
     @property
     def hours(self) -> float | None:
         """Estimated hours on one H200, from measured steps (None: not measured)."""
-        if self.model not in STEP or self.data not in STEPS:
+        if self.model not in STEP_TIMES:
             return None
-        return round(self.recipe.epochs * STEPS[self.data] * STEP[self.model] / 3.6e6, 2)
+        return round(self.recipe.epochs * STEPS[self.data] * STEP_TIMES[self.model] / 3.6e6, 2)
 
 
 def trainings(table: Table, *, epochs_scale: float = 1.0, extras: bool = False) -> dict[str, Training]:

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dualfocal.metrics import Evaluation
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.corp import Corp
-from dualfocal.metrics.rows import Array
 from dualfocal.plots.style import GREY, NotebookFigure, legend_below, plain, styled, tidy
 
 COLUMNS = 4

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.corp import Corp, corp
-from dualfocal.metrics.rows import Array
 from dualfocal.plots._panels import SIZE, Density, panels, required, unit_square
 from dualfocal.plots.style import BLUE, GREY, axes_or_new
 

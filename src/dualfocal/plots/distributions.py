@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgba
 from numpy.typing import NDArray
 
 from dualfocal.losses.rival import true_and_rival
-from dualfocal.metrics.rows import Array, as_tensor
+from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.plots.style import Look, axes_or_new, look_of, plain, tidy
 
 Floats = NDArray[np.float64]

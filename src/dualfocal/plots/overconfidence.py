@@ -11,7 +11,7 @@ from scipy import ndimage
 from scipy.special import softmax
 
 from dualfocal._checks import check_choice
-from dualfocal.metrics.rows import Array, as_tensor
+from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.plots.style import BLUE, GREY, VERMILION, NotebookFigure, plain, styled
 
 GAPS = LinearSegmentedColormap.from_list("gaps", [BLUE, "white", VERMILION]).with_extremes(bad=GREY)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dualfocal.metrics import Evaluation, evaluate
-from dualfocal.metrics.rows import Array
+from dualfocal.metrics.arrays import Array
 from dualfocal.plots._panels import SIZE, Density, Floats, panels, required, unit_square
 from dualfocal.plots.style import BLUE, DARK_GREY, VERMILION, axes_or_new
 

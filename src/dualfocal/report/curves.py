@@ -7,9 +7,10 @@ import numpy as np
 import torch
 
 from dualfocal.metrics.auroc import auroc
-from dualfocal.metrics.bins import BinStats, equal_edges, from_units
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.risk_coverage import RiskCoverage
 from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.units import equal_edges, from_units
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import Table, column, number
 

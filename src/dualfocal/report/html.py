@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal._files import atomic_path, check_place
-from dualfocal.metrics.rows import Array
+from dualfocal.metrics.arrays import Array
 from dualfocal.report.calibrated import DEFAULT, calibrate
 from dualfocal.report.contents import report_contents
 from dualfocal.report.decision import decide

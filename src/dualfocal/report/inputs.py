@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.metrics import Evaluation
+from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels, quantile_groups
-from dualfocal.metrics.rows import INDEPENDENT, Array, Rows, as_rows, as_tensor, first_maximum, image_clusters
+from dualfocal.metrics.rows import INDEPENDENT, Rows, as_rows, first_maximum, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.predictions import Predictions
 from dualfocal.report.names import distinct, input_names, shortened

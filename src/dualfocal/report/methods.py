@@ -8,7 +8,7 @@ import torch
 
 import dualfocal
 from dualfocal.calibrators.comparison import UNCALIBRATED
-from dualfocal.metrics.inference.top_label import Inference
+from dualfocal.metrics.inference.result import Inference
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.decision import Decision
 from dualfocal.report.inputs import ReportInput

@@ -158,27 +158,25 @@ class Recipe:
             ValueError: a setting is not available on the device.
         """
         on_cuda = device.type == "cuda"
-        captured = self.step in ("captured", "compiled")
-        rules = {
-            f"step={self.step} needs CUDA, this is {device.type}": on_cuda or not captured,
-            f"step={self.step} needs one process, there are {processes}": processes == 1 or not captured,
-            f"precision=tf32 needs CUDA, this is {device.type}": on_cuda or self.precision != "tf32",
-            "deterministic=true is not available with step=compiled: use step=captured or step=eager": (
-                self.step != "compiled" or not self.deterministic
-            ),
-        }
-        for rule, is_kept in rules.items():
-            if not is_kept:
-                raise ValueError(rule)
-        # Without CUDA on this machine, assume a recent GPU.
-        recent = not torch.cuda.is_available() or not on_cuda or torch.cuda.get_device_capability(device) >= (8, 0)
-        automatic = "bfloat16" if on_cuda and recent else "float32"
-        return replace(
-            self,
-            precision=automatic if self.precision == "auto" else self.precision,
-            channels_last=on_cuda if self.channels_last is None else self.channels_last,
-            step=self.step if self.step != "auto" else "captured" if on_cuda and processes == 1 else "eager",
-        )
+        if self.step in ("captured", "compiled"):
+            if not on_cuda:
+                raise ValueError(f"step={self.step} needs CUDA, this is {device.type}")
+            if processes > 1:
+                raise ValueError(f"step={self.step} needs one process, there are {processes}")
+        if self.precision == "tf32" and not on_cuda:
+            raise ValueError(f"precision=tf32 needs CUDA, this is {device.type}")
+        if self.step == "compiled" and self.deterministic:
+            raise ValueError("deterministic=true is not available with step=compiled: use step=captured or step=eager")
+        precision, channels_last, step = self.precision, self.channels_last, self.step
+        if precision == "auto":
+            # Without CUDA on this machine, assume a recent GPU.
+            recent = not torch.cuda.is_available() or not on_cuda or torch.cuda.get_device_capability(device) >= (8, 0)
+            precision = "bfloat16" if on_cuda and recent else "float32"
+        if channels_last is None:
+            channels_last = on_cuda
+        if step == "auto":
+            step = "captured" if on_cuda and processes == 1 else "eager"
+        return replace(self, precision=precision, channels_last=channels_last, step=step)
 
     def lr_at(self, epoch: int) -> float:
         """Return the learning rate of an epoch; epochs are counted from 0.
@@ -223,8 +221,8 @@ class Recipe:
         for owner in OWNERS:
             if owner in changes and changes[owner] != getattr(self, owner):
                 changes.setdefault(f"{owner}_options", {})
-        for name, given in options.items():
-            changes[name] = {**changes.get(name, getattr(self, name)), **given}
+        for name, new_options in options.items():
+            changes[name] = changes.get(name, getattr(self, name)) | new_options
         epochs = changes.get("epochs", self.epochs)
         if "milestones" not in changes and self.milestones and epochs <= self.milestones[-1] < self.epochs:
             scaled = {max(1, round(milestone * epochs / self.epochs)) for milestone in self.milestones}

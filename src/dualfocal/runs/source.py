@@ -18,6 +18,11 @@ from dualfocal.predictions import (
 )
 from dualfocal.runs.layout import PREDICTIONS, RECIPE
 
+# Fields of Reading that are options of stream_predictions, of load_predictions alone, and of the metrics.
+STREAMED = ("logits", "probs", "target", "positive", "class_names", "percent", "drop_missing", "max_memory")
+LOADED = ("group", "weight", "prediction", "confidence")
+SCORING = ("num_bins", "ignore_index", "binary", "level", "seed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -71,22 +76,11 @@ class Reading:
         is_folder = path.is_dir()
         data = load_predictions(
             predictions_file(path) if is_folder else path,
-            logits=self.logits,
-            probs=self.probs,
-            target=self.target,
-            group=self.group,
             cluster=None if self.cluster == INDEPENDENT else self.cluster,
-            weight=self.weight,
             split=split or self.split,
             default_split=run_split if is_folder else None,
-            prediction=self.prediction,
-            confidence=self.confidence,
-            positive=self.positive,
-            class_names=self.class_names,
-            percent=self.percent,
-            drop_missing=self.drop_missing,
             labels=labels,
-            max_memory=self.max_memory,
+            **self._options(*STREAMED, *LOADED),
         )
         if data.input == "confidence" and not confidence_only:
             raise PredictionsError(
@@ -109,22 +103,18 @@ class Reading:
         is_folder = path.is_dir()
         return stream_predictions(
             predictions_file(path) if is_folder else path,
-            logits=self.logits,
-            probs=self.probs,
-            target=self.target,
             split=self.split,
             default_split=run_split if is_folder else None,
-            positive=self.positive,
-            class_names=self.class_names,
-            percent=self.percent,
-            drop_missing=self.drop_missing,
-            max_memory=self.max_memory,
+            **self._options(*STREAMED),
         )
 
     @property
     def scoring(self) -> dict[str, Any]:
         """Options of the metrics, by name."""
-        return {name: getattr(self, name) for name in ("num_bins", "ignore_index", "binary", "level", "seed")}
+        return self._options(*SCORING)
+
+    def _options(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
 
     def clusters(self, data: Predictions) -> NDArray[Any] | str | None:
         """Return the clusters of the samples for the metrics: ``"none"`` if the user says that there are none."""

@@ -13,15 +13,10 @@ from dualfocal.runs import Recipe, RunError
 from dualfocal.train import DivergedError, train
 
 LOOK = 0.5  # seconds between updates of the progress
-CHECKPOINT_PAUSE = (
-    30.0  # seconds between checkpoints: little is lost if a process is killed, and short epochs are not slowed down
-)
-NOT_FOR_USERS = (
-    DeprecationWarning,
-    PendingDeprecationWarning,
-    ImportWarning,
-    ResourceWarning,
-)  # hidden by default in Python, too
+# Seconds between checkpoints: little is lost if a process is killed, and short epochs are not slowed down.
+CHECKPOINT_PAUSE = 30.0
+# Warnings that Python hides by default, too.
+NOT_FOR_USERS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 from dualfocal._checks import check_choice
 from dualfocal._table import Table
-from dualfocal.metrics import compare
 from dualfocal.metrics.registry import METRICS
 from dualfocal.runs import Run
+from dualfocal.study.differences import half_widths
 from dualfocal.study.plan import Study
 
 CRITERIA = ("nll", "ece")
@@ -130,8 +130,7 @@ def _sampling_error(pairs: list[tuple[Path, Path]], criterion: str) -> float:
         return 0.0
     if criterion == "ece":
         (a, _), (b, _) = runs[0]
-        difference = compare(a, b, target, input="logits").differences["ece"]
-        return (difference.high - difference.low) / (2 * 1.645)  # from the width of a 90 % interval
+        return half_widths(a, b, target)["ece"] / 1.645  # of a 90 % interval
     differences = [
         F.cross_entropy(a.double(), target, reduction="none") - F.cross_entropy(b.double(), target, reduction="none")
         for (a, _), (b, _) in runs

@@ -85,21 +85,21 @@ def run_study(
     for task in tasks.values():
         Run(task.folder).check_recipe(task.recipe)
     board = _Board(list(tasks.values()), progress, watch)
-    failed: dict[tuple[str, int], str] = {}
-    warned: set[str] = set()
     board.report()
     if not board.unfinished:
-        return failed
+        return {}
+    problems: dict[Path, str | None] = {}  # by folder
+    warned: set[str] = set()
     with closing(engine.train(board.unfinished, out, data_root)) as updates:
         for update in updates:
             board.show(update)
-            for outcome in update.ended.values():
-                for message in (text for text in outcome.warnings if text not in warned):  # often the same ones
-                    warnings.warn(message, stacklevel=2)
-                warned.update(outcome.warnings)
-            problems = {folder: outcome.problem for folder, outcome in update.ended.items()}
-            failed |= {key: problem for key, task in tasks.items() if (problem := problems.get(task.folder))}
-    return {key: failed[key] for key in tasks if key in failed}  # in the order of the study, not of the failures
+            for folder, outcome in update.ended.items():
+                problems[folder] = outcome.problem
+                for message in outcome.warnings:
+                    if message not in warned:  # runs often have the same ones
+                        warnings.warn(message, stacklevel=2)
+                        warned.add(message)
+    return {key: problem for key, task in tasks.items() if (problem := problems.get(task.folder))}
 
 
 class _Board:

@@ -8,18 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from scipy.special import stdtrit
-
 from dualfocal._table import Table
-from dualfocal.metrics import compare
 from dualfocal.metrics.registry import FLOORS, METRICS, Metric
 from dualfocal.metrics.result import finite
-from dualfocal.runs import Run, RunResult
+from dualfocal.runs import RunResult
+from dualfocal.study.differences import LEVEL, Interval, paired_difference, sampling_noise
 from dualfocal.study.plan import Study
 
 SCHEMA = 1
-LEVEL = 0.9
 
 
 @dataclass(frozen=True)
@@ -67,19 +63,6 @@ NAMES = (*COLUMNS, "temperature")
 def with_temperature(cells: list[str], temperature: str) -> list[str]:
     """Insert the temperature into a row, behind the compared columns."""
     return [*cells[: len(COMPARED)], temperature, *cells[len(COMPARED) :]]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over seeds with the half-width of its confidence interval (None: unknown)."""
-
-    mean: float
-    half_width: float | None
-
-    @property
-    def significant(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.half_width is not None and abs(self.mean) > self.half_width
 
 
 @dataclass(frozen=True)
@@ -291,8 +274,8 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
                 floors.setdefault(name, {})[entry] = statistics.mean(values)
 
     def difference(entry: str, other: str, names: Sequence[str]) -> dict[str, Interval]:
-        noise = _sampling_noise(study, out, results, entry, other)
-        return {name: _interval(scores[entry][name], scores[other][name], noise.get(name)) for name in names}
+        noise = sampling_noise(study, out, results, entry, other)
+        return {name: paired_difference(scores[entry][name], scores[other][name], noise.get(name)) for name in names}
 
     first, *others = study.entries
     differences = {entry: difference(first, entry, [column.name for column in COMPARED]) for entry in others}
@@ -303,44 +286,6 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
         behind = {entry: difference(best, entry, ["ece"])["ece"] for entry in summary.complete if entry != best}
         summary.behind_best.update(behind)
     return summary
-
-
-def _interval(first: list[float], other: list[float], noise: float | None) -> Interval:
-    """Return Student's t interval of the paired difference, with the sampling noise added in quadrature.
-
-    With one seed, the half-width is the sampling noise alone.
-    """
-    pairs = [b - a for a, b in zip(first, other, strict=True) if math.isfinite(b - a)]
-    if not pairs:
-        return Interval(math.nan, None)
-    mean = statistics.mean(pairs)
-    if len(pairs) == 1:
-        return Interval(mean, noise)
-    quantile = float(stdtrit(len(pairs) - 1, (1 + LEVEL) / 2))
-    over_seeds = quantile * statistics.stdev(pairs) / math.sqrt(len(pairs))
-    return Interval(mean, math.hypot(over_seeds, noise or 0.0))
-
-
-def _sampling_noise(
-    study: Study, out: Path, results: dict[tuple[str, int], RunResult], first: str, entry: str
-) -> dict[str, float]:
-    """Return column -> half-width of the interval due to the finite number of test samples, from the first seed.
-
-    Empty if the seeds have different test samples: then the spread over seeds includes that noise.
-    """
-    folders = study.folders(out)
-    seeds = [seed for seed in study.seeds if (first, seed) in results and (entry, seed) in results]
-    targets = [Run(folders[entry, seed]).predictions()[1] for seed in seeds]
-    if not seeds or any(not torch.equal(target, targets[0]) for target in targets):
-        return {}
-    keys = [(name, seeds[0]) for name in (first, entry)]
-    logits = [Run(folders[key]).predictions()[0] for key in keys]
-    scaled = [values / results[key].temperature() for key, values in zip(keys, logits, strict=True)]
-    return {
-        name + suffix: (difference.high - difference.low) / 2
-        for suffix, (a, b) in (("", logits), ("_t", scaled))
-        for name, difference in compare(a, b, targets[0], input="logits", level=LEVEL).differences.items()
-    }
 
 
 def _text(value: float | Interval, metric: Metric) -> str:

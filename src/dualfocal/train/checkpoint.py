@@ -22,14 +22,8 @@ from dualfocal.train.randomness import host_random_states
 
 SCHEMA = 1
 KEY = "dualfocal_checkpoint"
-PLAIN = (
-    "epoch",
-    "step",
-    "seconds",
-    "best_epoch",
-    "best_score",
-    "sessions",
-)  # fields of a Position that are not tensors
+# Fields of a Position that are not tensors.
+PLAIN = ("epoch", "step", "seconds", "best_epoch", "best_score", "sessions")
 
 
 @dataclass

@@ -192,12 +192,10 @@ def choose_device(requested: str | torch.device | None, local_rank: int | None =
     Raises:
         ValueError: the device does not exist.
     """
+    if requested is None:
+        requested = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = (
-            torch.device("cuda" if torch.cuda.is_available() else "cpu")
-            if requested is None
-            else torch.device(requested)
-        )
+        device = torch.device(requested)
     except RuntimeError as error:
         raise ValueError(f"device must be cpu, cuda, cuda:1, ..., got {requested!r}") from error
     if device.type == "cuda":

@@ -44,9 +44,8 @@ def host_state(model: nn.Module) -> list[Any]:
         for key, value in vars(module).items()
         if key not in ("_parameters", "_modules", "_buffers")
     ]
-    attributes += [
-        ("", name, _Identity(buffer)) for name, buffer in model.named_buffers()
-    ]  # values may change in place
+    # The values of buffers may change in place.
+    attributes += [("", name, _Identity(buffer)) for name, buffer in model.named_buffers()]
     state: Any = np.random.get_state(legacy=False)
     return [attributes, torch.get_rng_state().tolist(), random.getstate(), repr(state)]
 

@@ -67,7 +67,7 @@ def metrics_of(predictions: Predictions) -> tuple[dict[str, Evaluation], dict[st
     for name in layout.TEMPERATURES if "val" in predictions else ():
         calibrator = make_calibrator(name).fit(*predictions["val"], input="logits")
         scaled = {
-            part: evaluate(calibrator(logits), target, input="logits", inference=True)
+            part: evaluate(calibrator(logits, input="logits"), target, input="logits", inference=True)
             for part, (logits, target) in predictions.items()
         }
         calibrated[name] = Scaled(float(calibrator.temperature), scaled)  # type: ignore[arg-type]

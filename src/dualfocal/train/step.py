@@ -301,18 +301,17 @@ def make_step(
     The step is eager if a CUDA graph could miss changes: of the learning rate, which only some optimizers have on the
     device, or of a custom loss, which may replace its tensors when it is updated.
     """
+    reason = None
+    if recipe.optimizer not in CAPTURABLE:
+        reason = f"optimizer {recipe.optimizer} is not one of {', '.join(CAPTURABLE)}"
+    elif recipe.loss not in LOSSES and follows_validation(criterion):
+        reason = f"the custom loss {recipe.loss} is updated each epoch"
     kinds = {"eager": Step, "captured": CapturedStep, "compiled": CompiledStep}
-    reasons = {
-        f"optimizer {recipe.optimizer} is not one of {', '.join(CAPTURABLE)}": recipe.optimizer not in CAPTURABLE,
-        f"the custom loss {recipe.loss} is updated each epoch": recipe.loss not in LOSSES
-        and follows_validation(criterion),
-    }
-    reason = next((reason for reason, holds in reasons.items() if holds and recipe.step != "eager"), None)
-    kind = kinds[recipe.step] if reason is None else Step
-    step = kind(recipe, data, forward, criterion, optimizer, group, say)
-    if reason is not None:
-        step.problem = f"the step is not captured as a CUDA graph, so training is slower: {reason}"
-        say(step.problem)
+    if recipe.step == "eager" or reason is None:
+        return kinds[recipe.step](recipe, data, forward, criterion, optimizer, group, say)
+    step = Step(recipe, data, forward, criterion, optimizer, group, say)
+    step.problem = f"the step is not captured as a CUDA graph, so training is slower: {reason}"
+    say(step.problem)
     return step
 
 

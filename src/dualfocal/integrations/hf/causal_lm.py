@@ -7,21 +7,23 @@ transformers.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from dualfocal._checks import check_choice, check_count
+from dualfocal.calibrators import Calibrator
 from dualfocal.integrations._evaluation_mode import evaluation_mode
 from dualfocal.integrations.hf._causal_lm_head import CausalLM
 from dualfocal.integrations.hf._token_batches import IGNORED, TokenBatch, token_batches
-from dualfocal.metrics.bins import from_units
 from dualfocal.metrics.linear import CHUNK_BYTES
 from dualfocal.metrics.rows import Rows, check_target
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.states.token_confidences import TokenConfidences
 from dualfocal.metrics.states.token_result import TokenEvaluation
+from dualfocal.metrics.units import from_units
 
 HEADS = ("hidden", "logits")
 
@@ -126,6 +128,8 @@ def scan_causal_lm(
     check_choice("head", head, HEADS)
     if chunk_size is not None:
         check_count("chunk_size", chunk_size)
+    if isinstance(calibrator, Calibrator):
+        calibrator = partial(calibrator, input="logits")
     state = TokenConfidences(token_counts, num_bins)
     parts = token_batches(batches, shard)
     with evaluation_mode(model):

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from dualfocal.integrations.hf._token_batches import IGNORED
 from dualfocal.metrics import evaluate
-from dualfocal.metrics.bins import from_units
-from dualfocal.metrics.rows import Array, as_rows, as_tensor
+from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.units import from_units
 
 STATISTICS = ("confidence", "right", "nll", "brier")  # last dimension of lm_statistics
 
@@ -24,7 +25,7 @@ class EvalPrediction(Protocol):
 
 
 def compute_metrics(
-    eval_prediction: EvalPrediction, *, num_bins: int = 15, inference: bool = False, seed: int = 0
+    eval_prediction: EvalPrediction | tuple[Any, Any], *, num_bins: int = 15, inference: bool = False, seed: int = 0
 ) -> dict[str, float]:
     """Compute error, NLL, Brier score, ECE and the other metrics, for ``Trainer(compute_metrics=...)``.
 
@@ -35,8 +36,8 @@ def compute_metrics(
     Trainer keeps the logits of all samples. For language models, use :func:`compute_lm_metrics`.
 
     Args:
-        eval_prediction: predictions and labels from Trainer. If the model returns several arrays, the first one holds
-            the logits. Labels of -100 are left out.
+        eval_prediction: predictions and labels from Trainer, also as a pair. If the model returns several arrays, the
+            first one holds the logits. Labels of -100 are left out.
         num_bins: number of bins of the calibration errors.
         inference: whether to add noise floors, p-values and an interval, see :func:`~dualfocal.metrics.evaluate`.
         seed: seed of the draws for ``inference``.
@@ -58,9 +59,12 @@ def compute_metrics(
     return evaluate(logits, target, num_bins=num_bins, inference=inference, seed=seed).scalars()
 
 
-def _batches(eval_prediction: EvalPrediction) -> list[tuple[Array, Array]]:
+def _batches(eval_prediction: EvalPrediction | tuple[Any, Any]) -> list[tuple[Array, Array]]:
     """Pairs of predictions and labels: one, or one per batch with ``eval_do_concat_batches=False``."""
-    predictions, labels = eval_prediction.predictions, eval_prediction.label_ids
+    if isinstance(eval_prediction, tuple | list) and len(eval_prediction) == 2:
+        predictions, labels = eval_prediction
+    else:
+        predictions, labels = eval_prediction.predictions, eval_prediction.label_ids
     if labels is None:
         raise ValueError('there are no labels: the data set for evaluation needs a column "labels"')
     if isinstance(predictions, list) and isinstance(labels, list) and labels and np.ndim(labels[0]) > 0:
@@ -124,7 +128,7 @@ def lm_statistics(logits: Tensor | Sequence[Tensor], labels: Tensor) -> Tensor:
 
 
 def compute_lm_metrics(
-    eval_prediction: EvalPrediction, *, num_bins: int = 15, inference: bool = False, seed: int = 0
+    eval_prediction: EvalPrediction | tuple[Any, Any], *, num_bins: int = 15, inference: bool = False, seed: int = 0
 ) -> dict[str, float]:
     """Compute calibration metrics of next-token predictions from :func:`lm_statistics`.
 

@@ -14,7 +14,8 @@ from dualfocal._checks import check_choice, check_count, check_ignore_index
 from dualfocal.calibrators import TemperatureScaling, save_calibrator
 from dualfocal.integrations.lightning._kept_rows import KeptRows, gathered, num_processes
 from dualfocal.metrics import BinnedPredictions, Evaluation, ece
-from dualfocal.metrics.rows import INPUTS, Rows, as_rows, as_tensor, check_logits
+from dualfocal.metrics.arrays import as_tensor
+from dualfocal.metrics.rows import INPUTS, Rows, as_rows, check_logits
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 

@@ -27,11 +27,14 @@ class Inputs:
         if isinstance(example, Mapping):
             kwargs = dict(example)
         else:
-            args = (example,) if isinstance(example, Tensor) else tuple(example)
+            args = tuple(example) if isinstance(example, tuple | list) else (example,)
         tensors = (*args, *kwargs.values())
         if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
             kinds = ", ".join(type(value).__name__ for value in tensors) or "nothing"
-            raise ValueError(f"example_inputs must be a tensor, or a tuple or dictionary of tensors, got {kinds}")
+            raise ValueError(
+                f"example_inputs must be a tensor, or a tuple or dictionary of tensors, got {kinds}; convert arrays "
+                "with torch.as_tensor"
+            )
         if any(tensor.ndim == 0 or len(tensor) != len(tensors[0]) or len(tensor) == 0 for tensor in tensors):
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
             raise ValueError(f"example_inputs must have the same number of rows, at least one, got shapes {shapes}")

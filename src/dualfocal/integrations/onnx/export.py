@@ -21,7 +21,6 @@ from dualfocal.integrations.onnx._inputs import Inputs
 from dualfocal.integrations.onnx._operators import translations
 from dualfocal.integrations.onnx._packages import require
 from dualfocal.integrations.onnx._verification import LOGITS, OnnxAgreement, verify
-from dualfocal.metrics.rows import are_probabilities
 
 MOST_BYTES = 2**31 - 1  # of a protobuf message, so of an ONNX file without external data
 
@@ -41,12 +40,11 @@ def export_onnx(
     random, saturated, tied and missing logits and on the knots of binning methods, and the whole model on the example,
     on perturbed copies of it and on other batch sizes. On equal logits, every calibrated probability must agree with
     torch within ``BOUNDS[dtype of the logits]`` plus :meth:`~dualfocal.calibrators.Calibrator.sensitivity`, which is
-    above 0 only beside jumps and on steep parts of binning methods. A warning is given if the model returns
-    probabilities on the example although the calibrator takes logits.
+    above 0 only beside jumps and on steep parts of binning methods.
 
     Args:
         model: a :class:`~dualfocal.calibrators.CalibratedModel`; or a fitted calibrator, to export the calibrator
-            alone, from logits to probabilities.
+            alone, from logits to probabilities (or from probabilities, if it was fitted on them).
         example_inputs: arguments of the model: a tensor, a tuple of tensors, or a dictionary of keyword arguments.
         path: file name, ending in ``.onnx``.
         dynamic_dims: dimensions of the inputs whose size may vary: ``(0,)`` for the batch, ``(0, 1)`` for batch and
@@ -59,7 +57,8 @@ def export_onnx(
 
     Raises:
         ImportError: onnx, onnxscript or onnxruntime is not installed.
-        ValueError: an argument is invalid.
+        ValueError: an argument is invalid, or the model returns probabilities on the example although the calibrator
+            takes logits.
         RuntimeError: onnxruntime cannot run the model, or its results differ too much. No file is written.
     """
     path = Path(path)
@@ -76,7 +75,7 @@ def export_onnx(
     names = _names(model, inputs, input_names)
     output = f"calibrated_{model.output}" if model.output in names else model.output
     with evaluation_mode(model), torch.no_grad():
-        _check_example(model, inputs)
+        model(*inputs.args, **inputs.kwargs)  # shows the model's own error without the exporter's text
         proto = _convert(model, inputs, names, output, opset)
         proto.metadata_props.extend(_metadata(onnx, model))
         if proto.ByteSize() > MOST_BYTES:
@@ -87,21 +86,6 @@ def export_onnx(
     with atomic_path(path) as temporary:
         temporary.write_bytes(proto.SerializeToString())
     return agreement
-
-
-def _check_example(model: CalibratedModel, inputs: Inputs) -> None:
-    """Run the model, so that its own error is shown without the exporter's text; warn of a softmax in the model."""
-    logits = model.uncalibrated(*inputs.args, **inputs.kwargs)
-    model.calibrate(logits)
-    if model.input == "logits" and logits.ndim > 1:
-        rows = logits.movedim(model.class_dim, -1)
-        if are_probabilities(rows.reshape(-1, rows.shape[-1])):
-            warnings.warn(
-                "on the example, all outputs of the model lie in [0, 1] and sum to 1, but the calibrator takes logits: "
-                "remove the softmax of the model, or use CalibratedModel(..., input='probs') with a calibrator "
-                "fitted on probabilities",
-                stacklevel=3,
-            )
 
 
 class _WithLogits(nn.Module):

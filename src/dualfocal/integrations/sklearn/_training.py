@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+TOLERANCE = 1e-4  # a loss that falls by less has converged, as in scikit-learn
+
 Layers = list[tuple[Tensor, Tensor]]  # weight (inputs, outputs) and bias (outputs,) of each layer
 
 
@@ -37,7 +39,7 @@ class Settings:
     max_iter: int
     learning_rate: float
     alpha: float
-    patience: int  # number of epochs without a lower validation NLL after which the training stops
+    patience: int  # number of epochs without a lower validation NLL, or else training loss, that count as convergence
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Trained:
     num_epochs: int
     loss_curve: list[float]
     validation_curve: list[float]  # NLL; empty without validation samples
+    converged: bool
 
 
 def new_layers(sizes: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> Layers:
@@ -103,7 +106,16 @@ def train_layers(
             break
         if adapts(criterion):
             criterion.update(logits, validation.target)  # type: ignore[operator]
-    return Trained(best, len(loss_curve), loss_curve, validation_curve)
+    if validation is None:
+        converged = stalled(loss_curve, settings.patience)
+    else:
+        converged = len(loss_curve) - best_epoch >= settings.patience
+    return Trained(best, len(loss_curve), loss_curve, validation_curve, converged)
+
+
+def stalled(curve: list[float], epochs: int) -> bool:
+    """Return whether the loss has not fallen by more than the tolerance in the last epochs."""
+    return len(curve) > epochs and min(curve[-epochs:]) > min(curve[:-epochs]) - TOLERANCE
 
 
 def train_epoch(

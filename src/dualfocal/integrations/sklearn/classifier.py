@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
@@ -48,13 +49,16 @@ class DualFocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         gamma: focusing parameter of the named loss. None (default): that of the loss, 5 for dual focal loss.
         alpha: strength of the L2 penalty, alpha / 2 * (sum of squared weights) beside the mean loss.
         batch_size: number of samples of a step; ``"auto"`` is ``min(200, n_samples)``.
-        learning_rate_init: learning rate of Adam.
-        max_iter: number of epochs; at most this many with ``early_stopping``.
+        learning_rate_init: learning rate of Adam. The default is larger than that of ``MLPClassifier``, because focal
+            losses have smaller gradients than cross-entropy.
+        max_iter: number of epochs; at most this many with ``early_stopping``. ``fit`` gives a ``ConvergenceWarning`` if
+            the loss (with ``early_stopping``, the NLL) was still falling in the last ``n_iter_no_change`` epochs.
         early_stopping: set samples aside, stop when their NLL has not decreased for ``n_iter_no_change`` epochs, and
             keep the parameters of the best epoch. The NLL is used because focal losses are not comparable over models.
         validation_fraction: share of samples to set aside, stratified by class where there are
             enough samples; only with ``early_stopping``.
-        n_iter_no_change: number of epochs without a lower NLL; only with ``early_stopping``.
+        n_iter_no_change: number of epochs without a lower NLL, or without a loss that is lower by 1e-4, that count as
+            convergence.
         class_weight: None, ``"balanced"``, or a dict from class label to weight.
         random_state: seed of initial weights, order of samples and validation samples: None, an integer, or a
             ``RandomState``.
@@ -71,7 +75,7 @@ class DualFocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = DualFocalClassifier((20,), gamma=3.0, max_iter=100, learning_rate_init=0.01, random_state=0).fit(X, y)
+    >>> model = DualFocalClassifier(gamma=3.0, max_iter=1000, random_state=0).fit(X, y)
     >>> model.predict_proba(X[:1]).shape, bool(model.score(X, y) > 0.9)
     ((1, 3), True)
     """
@@ -84,7 +88,7 @@ class DualFocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         gamma: float | None = None,
         alpha: float = 0.0001,
         batch_size: int | str = "auto",
-        learning_rate_init: float = 0.001,
+        learning_rate_init: float = 0.003,
         max_iter: int = 200,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -145,6 +149,13 @@ class DualFocalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"the training diverged: {error}; scale the features, for example with StandardScaler, or lower "
                 f"learning_rate_init, which is {self.learning_rate_init!r}"
             ) from None
+        if not trained.converged:
+            warnings.warn(
+                f"the training has not converged after max_iter={self.max_iter} epochs: raise max_iter or "
+                f"learning_rate_init, which is {self.learning_rate_init!r}, or scale the features",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         self._store(trained)
         return self
 

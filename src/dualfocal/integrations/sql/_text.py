@@ -20,10 +20,10 @@ from torch import Tensor
 
 from dualfocal._checks import check_choice, check_count, listed
 from dualfocal.integrations.sql._quoting import identifier, literal, relation
-from dualfocal.metrics.bins import ONE, equal_edges, to_units
 from dualfocal.metrics.rows import INPUTS, ROUNDING
 from dualfocal.metrics.scan import SUM_TOLERANCE
 from dualfocal.metrics.states.cells import CELLS, SPLITS, fine_edges
+from dualfocal.metrics.units import ONE, equal_edges, to_units
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MOST_TERMS = 64  # of a sum without parentheses: deeply nested expressions are refused

@@ -8,9 +8,10 @@ import numpy as np
 from scipy.stats import t as student
 
 from dualfocal.metrics.inference.classwise import MOST_GAPS, SIGNIFICANCE, ClassGap, ClasswiseTest
-from dualfocal.metrics.inference.cluster_noise import LEAST, Array, last_rank
+from dualfocal.metrics.inference.cluster_noise import LEAST
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.label_counts import LabelCounts
+from dualfocal.metrics.inference.ranks import Array, last_rank
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dualfocal.metrics.inference.cluster_noise import LEAST, Array, as_large, last_rank
-from dualfocal.metrics.inference.top_label import GRID, POWER, SHAPES, crossing, unified_interval
+from dualfocal.metrics.inference import ranks
+from dualfocal.metrics.inference.cluster_noise import LEAST
+from dualfocal.metrics.inference.ranks import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class GapDraws:
     @property
     def p_value(self) -> float:
         """Share of draws as extreme as the data, by the squares of all bins or of a single bin."""
-        return last_rank(self.squares(np.concatenate([self.null, self.gap[None]])))
+        return ranks.last_rank(self.squares(np.concatenate([self.null, self.gap[None]])))
 
     def squares(self, gaps: Array) -> tuple[Array, Array]:
         """Return the square over all bins, and that of a single bin, of each draw of the gaps."""
@@ -62,28 +63,24 @@ class GapDraws:
             return 0.0, 1.0  # no bin has a known variance: there is no information
         gap, n = self.gap / self.count, self.total
         spread = float(self._debiased(self.noise).std())
-        scatter = 6 * math.sqrt(spread**2 + 4 * float((gap**2 * self.variance).sum()) / n**2)
-        low, high = math.sqrt(max(self.observed - scatter, 0.0)), math.sqrt(max(self.observed, 0.0) + scatter)
-        high = max(high + 10 / n, 1.5 * math.sqrt(float((self.count * gap**2).sum()) / n))
-        sizes = np.concatenate([[0.0], np.linspace(max(low - 10 / n, 0.0), high, GRID - 1)])
-        shape = (self.gap + self.noise[::-1][:SHAPES]) / self.count  # reversed: no shape with the noise of its draw
+        linear = 4 * float((gap**2 * self.variance).sum()) / n**2
+        sizes = ranks.size_grid(self.observed, spread, linear, float((self.count * gap**2).sum()), n)
+        shape = (
+            self.gap + self.noise[::-1][: ranks.SHAPES]
+        ) / self.count  # reversed: no shape with the noise of its draw
         shape /= np.sqrt((self.count * shape**2).sum(1, keepdims=True) / n + LEAST)
         shift = np.resize(shape, self.noise.shape) * self.count
         statistic = np.stack([self._debiased(theta * shift + self.noise) for theta in sizes])
-        low, high = unified_interval(sizes, torch.from_numpy(statistic), self.observed, spread, p_value, alpha)
+        low, high = ranks.unified_interval(sizes, torch.from_numpy(statistic), self.observed, spread, p_value, alpha)
         return low, min(high, 1.0)
 
     def detectable(self, significance: float) -> float:
         """Return the gap, the same in every bin, that the test detects in 80 % of the draws."""
         limits = [float(np.quantile(square, 1 - significance)) for square in self.squares(self.noise)]
         widest = 4 * math.sqrt(max(limits[0] / self.total, limits[1] / self.total**2))
-        sizes = min(1.0, widest) * np.linspace(0, 1, GRID) ** 2
-        power = []
+        sizes = min(1.0, widest) * np.linspace(0, 1, ranks.GRID) ** 2
+        detected = []
         for size in sizes:
             null = self.squares(self.noise + size * self.carried)  # a wild bootstrap draws the gap, too
-            shifted = self.squares(self.noise + size * self.count)
-            rarity = np.sort(np.minimum(*(as_large(square, square) for square in null)))
-            rare = np.minimum(*(as_large(*pair) for pair in zip(shifted, null, strict=True)))
-            rank = np.searchsorted(rarity, rare, side="right")
-            power.append(float((rank <= significance * len(rarity)).mean()))
-        return crossing(sizes, np.array(power) - POWER) if max(power) >= POWER else math.inf
+            detected.append(ranks.power(self.squares(self.noise + size * self.count), null, significance))
+        return ranks.detectable_size(sizes, np.array(detected))

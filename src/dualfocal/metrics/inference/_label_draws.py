@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
-from dualfocal.metrics.bins import Binner, BinStats, from_units, scatter_sum
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference.cluster_noise import Array
 from dualfocal.metrics.inference.label_counts import RowLabels
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
+from dualfocal.metrics.units import Binner, from_units, scatter_sum
 
 TILE = 1 << 19  # labels drawn at a time
 MOST_LABELS, LEAST_DRAWS = 1 << 28, 200  # labels drawn in all: with more samples, fewer draws

@@ -12,7 +12,7 @@ from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
 
 
-def class_totals(rows: Rows, stats: Scan, design_effect: float = 1.0, seed: int = 0) -> list[ClassGap]:
+def class_totals(rows: Rows, stats: Scan, design_effect: float = 1.0) -> list[ClassGap]:
     """Compare the mean probability of each class with its share, for all samples and for those predicted as the class.
 
     For independent samples, p-values are those of :func:`~dualfocal.metrics.inference.classwise.class_gaps`. With
@@ -25,14 +25,13 @@ def class_totals(rows: Rows, stats: Scan, design_effect: float = 1.0, seed: int 
         rows: the samples.
         stats: their scan.
         design_effect: design effect of all samples.
-        seed: seed of the groups, if there are more clusters than fit into memory.
     """
     if rows.weight is None and rows.cluster is None:
         return class_gaps(rows)
     labels = RowLabels(rows, num_bins=1)
     cluster = torch.arange(len(rows), device=rows.values.device) if rows.cluster is None else rows.cluster
     clusters = RowClusterSums(cluster, stats, labels, rows.weight)
-    groups = Grouping(clusters.num_clusters, np.random.default_rng(seed))
+    groups = Grouping(clusters.num_clusters, np.random.default_rng(0))
     least = np.maximum(labels.variance, clusters.least_variance) * max(design_effect, 1.0) + LEAST
     ratios = np.zeros((2, rows.num_classes))
     for part, sums in clusters.by_class(groups):  # (clusters, classes, 2): all samples, and those of the class

@@ -1,7 +1,6 @@
 """Wild bootstrap of sums over clusters, see :mod:`dualfocal.metrics.inference.clusters`."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,16 +9,9 @@ from torch import Tensor
 
 MOST_CLUSTERS = 4096  # with more, random groups of clusters are drawn together, whose sums have the same variance
 FEW_CLUSTERS = 50  # with fewer, signs alone would give too few different draws
-SAME = 1e-7  # relative tolerance of equal statistics
 LEAST = 1e-300
 
 Array = NDArray[np.float64]
-
-
-def cluster_groups(codes: Tensor, rng: np.random.Generator) -> tuple[Tensor, int]:
-    """Return the cluster of each sample and the number of clusters, or of random groups if there are very many."""
-    grouping = Grouping(int(codes.max()) + 1, rng)
-    return grouping.group_of(codes), grouping.groups
 
 
 class Grouping:
@@ -73,14 +65,3 @@ def cluster_factor(sums: Array) -> Array:
     number = np.count_nonzero(sums, axis=0)
     factor: Array = np.where(number > 1, number / np.maximum(number - 1, 1), 0.0)
     return factor
-
-
-def as_large(values: Array, among: Array) -> NDArray[np.int64]:
-    """Count the entries of ``among`` that are at least as large as each value, up to rounding."""
-    return len(among) - np.searchsorted(np.sort(among), values * (1 - SAME))
-
-
-def last_rank(statistics: Sequence[Array]) -> float:
-    """Return the p-value of the last entry of several statistics among all entries: the most extreme one counts."""
-    smallest = np.min([as_large(values, values) for values in statistics], axis=0)
-    return float((smallest <= smallest[-1]).mean())

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dualfocal.metrics.bins import Binner, from_units, scatter_sum, to_units
 from dualfocal.metrics.inference.classwise import LEAST_VARIANCE
 from dualfocal.metrics.inference.cluster_noise import Array, ClusterNoise, Grouping
 from dualfocal.metrics.inference.label_counts import RowLabels
 from dualfocal.metrics.scan import Scan
+from dualfocal.metrics.units import Binner, from_units, scatter_sum, to_units
 
 COLUMNS = 1024  # classwise bins drawn at a time
 MOST_CELLS = 1 << 24  # sums by cluster and bin in memory

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.metrics.bins import ONE, Binner, BinStats, equal_edges
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference.poisson_binomial import mid_p_value
 from dualfocal.metrics.rows import Rows, first_maximum
+from dualfocal.metrics.units import ONE, Binner, equal_edges
 
 FEW_CLASSES = 32  # up to this many, labels are drawn by one comparison per class, which is faster than a search
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 24  # labels drawn at a time; those of a CPU stay in its cache
@@ -61,10 +62,14 @@ class RowLabels(LabelCounts):
             guess = self.guess[part] = first_maximum(rows.values[part])
             is_right = (guess == rows.target[part]).double()
             weight = torch.ones_like(is_right) if rows.weight is None else rows.weight[part]
-            for power, sums in enumerate((expected, squares, cubes), start=1):
-                powers = p**power if rows.weight is None else _cumulant(p, power) * weight[:, None] ** power
-                sums.index_add_(0, cell.reshape(-1), powers.reshape(-1))
-                sums.index_add_(0, guess * self.width + num_bins, powers.gather(1, guess[:, None])[:, 0])
+            if rows.weight is None:
+                terms = (p, p**2, p**3)
+            else:  # the cumulants of a weighted outcome
+                variance, w = p * (1 - p), weight[:, None]
+                terms = (p * w, variance * w**2, variance * (1 - 2 * p) * w**3)
+            for term, sums in zip(terms, (expected, squares, cubes), strict=True):
+                sums.index_add_(0, cell.reshape(-1), term.reshape(-1))
+                sums.index_add_(0, guess * self.width + num_bins, term.gather(1, guess[:, None])[:, 0])
             observed.index_add_(0, cell.gather(1, rows.target[part, None])[:, 0], weight)
             observed.index_add_(0, guess * self.width + num_bins, is_right * weight)
             values = rows.values[part].double()
@@ -136,11 +141,6 @@ class RowLabels(LabelCounts):
             for index in hits:
                 counts.index_add_(0, index, torch.ones_like(index, dtype=torch.int32))
         return counts.double()
-
-
-def _cumulant(p: Tensor, order: int) -> Tensor:
-    """Return the first, second or third cumulant of an outcome with probability p."""
-    return p if order == 1 else p * (1 - p) if order == 2 else p * (1 - p) * (1 - 2 * p)
 
 
 class CellLabels(LabelCounts):

@@ -30,7 +30,7 @@ from dualfocal.metrics.inference.classwise import LEAST_VARIANCE, SIGNIFICANCE, 
 from dualfocal.metrics.inference.cluster_sums import RowClusterSums
 from dualfocal.metrics.inference.clusters import cluster_inference
 from dualfocal.metrics.inference.label_counts import RowLabels
-from dualfocal.metrics.inference.top_label import Inference, noise_floor
+from dualfocal.metrics.inference.result import Inference, noise_floor
 from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan

@@ -6,11 +6,13 @@ from typing import Any, Self
 
 import torch
 
-from dualfocal.metrics.bins import ONE, SUMS, BinStats, equal_edges
+from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.bins import SUMS, BinStats
 from dualfocal.metrics.calibration import top_bins
-from dualfocal.metrics.rows import Array, as_rows
+from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.states.binned import BinnedPredictions, all_of_class
+from dualfocal.metrics.states.binned import BinnedPredictions
+from dualfocal.metrics.units import ONE, equal_edges
 
 SCHEMA = 1
 PARTS = ("top", "classes")
@@ -64,7 +66,7 @@ class MonitorBatch:
     @classmethod
     def from_binned(cls, state: BinnedPredictions, *, classwise: bool = False) -> Self:
         """Take the bins of predictions that were summed up, for example by a database."""
-        return cls(state.bins, all_of_class(state.classes) if classwise else None)
+        return cls(state.bins, state.class_bins if classwise else None)
 
     @property
     def num_samples(self) -> int:

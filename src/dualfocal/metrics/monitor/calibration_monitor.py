@@ -10,11 +10,12 @@ from numbers import Real
 from typing import Any, Self
 
 from dualfocal._checks import check_choice, check_count
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.monitor._gamblers import Gamblers
 from dualfocal.metrics.monitor.batch import MonitorBatch
 from dualfocal.metrics.monitor.history import Alarm, Period, Source, finite_number, shortened
 from dualfocal.metrics.monitor.verdict import monitor_verdict
-from dualfocal.metrics.rows import BINARY, Array
+from dualfocal.metrics.rows import BINARY
 from dualfocal.metrics.states.binned import BinnedPredictions
 
 SCHEMA = 1

@@ -55,7 +55,7 @@ def describe(source: Source, binary: str | None = None, class_names: Sequence[st
     part = f"for {values} from {100 * source.low:.3g} to {100 * source.high:.3g} %, "
     within = "" if (source.low, source.high) == (0.0, 1.0) else part
     return (
-        f"{kind}{since}: {within}mean {mean} {_percent(source.confidence)} %, {truth} {_percent(source.accuracy)} % "
+        f"{kind}{since}: {within}mean {mean} {100 * source.confidence:.1f} %, {truth} {100 * source.accuracy:.1f} % "
         f"({_count(source.num_samples, 'sample')})."
     )
 
@@ -74,7 +74,3 @@ def evidence_text(log_evidence: float) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f}"

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice, check_ignore_index
-from dualfocal.metrics.rows import INPUTS, ROUNDING, Array, Rows, as_rows, as_tensor, cluster_codes
+from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal.metrics.rows import INPUTS, ROUNDING, Rows, as_rows, cluster_codes
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,11 @@ def as_entries(
             "they are logits nevertheless"
         )
     _check_values(values, keep, input or "logits", names)
-    entries = Entries(values, labels.long(), keep, input or "logits", names)
-    used = keep.any(1)
+    used, labels = keep.any(1), labels.long()
     cluster = None if clusters is None else cluster_codes(clusters, values.shape[:1])[used.cpu()].to(values.device)
-    if bool(used.all()):
-        return Entries(values, entries.target, keep, entries.input, names, cluster)
-    return Entries(values[used], entries.target[used], keep[used], entries.input, names, cluster)
+    if not bool(used.all()):
+        values, labels, keep = values[used], labels[used], keep[used]
+    return Entries(values, labels, keep, input or "logits", names, cluster)
 
 
 def _names(logits: Array, class_names: Sequence[str] | None) -> tuple[str, ...]:

@@ -27,17 +27,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._checks import check_count, check_level
+from dualfocal.metrics._several import tracked
 from dualfocal.metrics._sorting import SortedConfidences
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.inference.cluster_noise import ClusterNoise
 from dualfocal.metrics.inference.cluster_sums import RowClusterSums
 from dualfocal.metrics.inference.clusters import fine_cluster_p_value, noise_of_ece
 from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.inference.top_label import Floor, fine_p_value
+from dualfocal.metrics.inference.result import Floor
+from dualfocal.metrics.inference.top_label import fine_p_value
 from dualfocal.metrics.multilabel.entries import Entries, as_entries
 from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
-from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, Rows
+from dualfocal.metrics.result import Evaluation, inference_of
+from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan, scan
 
 MOST_LABELS = 10_000
@@ -48,7 +51,7 @@ NO_ENTRIES, ONE_CLUSTER = "all entries are ignored", "its entries are in one clu
 
 @dataclass(frozen=True)
 class _Settings:
-    """Options of the evaluation of a label."""
+    """Options of :func:`~dualfocal.metrics.evaluation.evaluate_rows`."""
 
     num_bins: int
     inference: bool
@@ -116,10 +119,9 @@ def evaluate_multilabel(
     micro = _evaluate(rows, scan(rows, num_bins=num_bins, scores=True, classwise=True), settings)
     adjusted = math.nan
     if inference:
-        adjusted, *of_labels = holm(
-            [p_value(micro), *(p_value(label.evaluation) for label in labels)], [len(labels)] + [1] * len(labels)
-        )
-        labels = [replace(label, p_adjusted=p) for label, p in zip(labels, of_labels, strict=True)]
+        p_values = [inference_of(evaluation).p_value for evaluation in (micro, *(label.evaluation for label in labels))]
+        adjusted, *by_label = holm(p_values, weights=[len(labels)] + [1] * len(labels))
+        labels = [replace(label, p_adjusted=p) for label, p in zip(labels, by_label, strict=True)]
     return MultilabelEvaluation(
         num_samples=len(entries),
         num_bins=num_bins,
@@ -132,12 +134,6 @@ def evaluate_multilabel(
         left_out=left_out,
         clusters_given=clusters is not None,
     )
-
-
-def p_value(evaluation: Evaluation) -> float:
-    """Return the p-value of an evaluation with inference."""
-    assert evaluation.inference is not None
-    return evaluation.inference.p_value
 
 
 def _evaluate_labels(
@@ -155,7 +151,7 @@ def _evaluate_labels(
     noise = ClusterNoise(int(codes.max()) + 1, settings.draws, settings.seed) if settings.inference else None
     labels, left_out = list[LabelEvaluation](), dict[str, str]()
     total, wrong = np.zeros(settings.draws), torch.zeros(len(entries), dtype=torch.bool, device=codes.device)
-    for index, name in enumerate(entries.names):
+    for index, name in tracked(list(enumerate(entries.names)), progress):
         rows = entries.label(index)
         if rows is None or (cluster is not None and rows.cluster is None):
             left_out[name] = NO_ENTRIES if rows is None else ONE_CLUSTER
@@ -167,8 +163,6 @@ def _evaluate_labels(
         if noise is not None:
             sums = RowClusterSums(codes[entries.keep[:, index]], stats)
             total += noise_of_ece(noise, sums, evaluation.bins)
-        if progress is not None:
-            progress((index + 1) / num_labels)
     if not labels:
         raise ValueError(f"no label can be evaluated: of {next(iter(left_out))!r}, {next(iter(left_out.values()))}")
     return labels, left_out, total / len(labels), wrong
@@ -176,15 +170,7 @@ def _evaluate_labels(
 
 def _evaluate(rows: Rows, stats: Scan, settings: _Settings, num_tests: int = 1) -> Evaluation:
     """Evaluate a binary problem. If it is one of many tests, compute a small p-value with more draws."""
-    result = evaluate_rows(
-        rows,
-        stats,
-        settings.num_bins,
-        inference=settings.inference,
-        level=settings.level,
-        draws=settings.draws,
-        seed=settings.seed,
-    )
+    result = evaluate_rows(rows, stats, **vars(settings))
     draws = min(DRAWS_PER_LABEL * num_tests, MOST_DRAWS)
     if result.inference is None or result.inference.p_value > SMALL_P or draws <= settings.draws:
         return result

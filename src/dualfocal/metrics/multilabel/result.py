@@ -1,22 +1,21 @@
 """Result of the evaluation of multi-label predictions: numbers, tables and a verdict."""
 
-import html
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from dualfocal._table import Table, printable, quantity
+from dualfocal._table import Table, quantity
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.inference.top_label import Floor, Inference
+from dualfocal.metrics.inference.result import Floor, Inference
+from dualfocal.metrics.multilabel.verdict import FEW, multilabel_verdict
+from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.result import Evaluation, finite
-from dualfocal.metrics.verdict import confidence_verdict, percent_text, points_text
+from dualfocal.metrics.result import Evaluation, finite, inference_of
+from dualfocal.metrics.verdict import percent_text
 
 SCHEMA = 1
-FEW = 10  # positive or negative samples of a label; with fewer, little can be said about it
 MOST_SHOWN = 20  # labels in a table
-MOST_NAMED = 5  # labels in a sentence
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,7 @@ class LabelEvaluation:
     @property
     def inference(self) -> Inference:
         """Noise floors, test and confidence interval of the label."""
-        assert self.evaluation.inference is not None
-        return self.evaluation.inference
+        return inference_of(self.evaluation)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain content for JSON."""
@@ -74,7 +72,7 @@ class LabelEvaluation:
 
 
 @dataclass(frozen=True)
-class MultilabelEvaluation:
+class MultilabelEvaluation(Printed):
     """Result of :func:`~dualfocal.metrics.evaluate` with ``task="multilabel"``; all metrics are fractions.
 
     Args:
@@ -182,68 +180,7 @@ class MultilabelEvaluation:
         """
         if self.inference is None or self.macro_floor is None:
             raise ValueError("a verdict needs evaluate(..., inference=True)")
-        pooled = confidence_verdict(self.micro, self.inference, self.p_adjusted <= SIGNIFICANCE)
-        pooled = pooled.replace("Probabilities of class 1", "probabilities").replace(
-            "the share of class 1", "the truth"
-        )
-        ece, floor, q95 = (f"{100 * x:.2f}" for x in (self.macro_ece, self.macro_floor.mean, self.macro_floor.q95))
-        sentences = [
-            self._labels_sentence(),
-            f"All entries pooled: {pooled[0].lower()}{pooled[1:]}",
-            f"Macro ECE is {ece} points; calibrated labels would show {floor} by chance (95 % quantile {q95}).",
-            self._dependence(self.inference),
-            *self._what_is_unknown(),
-        ]
-        return " ".join(sentence for sentence in sentences if sentence)
-
-    def _labels_sentence(self) -> str:
-        number, wrong = quantity(self.num_labels, "label"), self.miscalibrated
-        if not wrong:
-            return f"No miscalibration detectable in any of {number} (p-values adjusted for all of them, Holm)."
-        worst = wrong[0]
-        gap = f"predicted {percent_text(worst.evaluation.confidence)} %, occurs {percent_text(worst.base_rate)} %"
-        ece = f"ECE {points_text(worst.evaluation.ece)} points"
-        return (
-            f"{len(wrong):,} of {number} {'is' if len(wrong) == 1 else 'are'} miscalibrated (family-wise "
-            f"{100 * SIGNIFICANCE:g} %, Holm); worst: {printable(worst.name)!r}, {ece}, {gap}."
-        )
-
-    def _dependence(self, inference: Inference) -> str:
-        clusters = inference.clusters
-        if clusters is None:
-            return ""
-        unit = "cluster" if self.clusters_given else "sample"
-        text = (
-            f"The entries of a {unit} depend on each other (design effect {clusters.design_effect:.1f}): the "
-            f"{self.num_entries:,} entries carry the information of "
-            f"{round(clusters.information(self.num_entries)):,} independent ones."
-        )
-        if clusters.reliable:
-            return text
-        return (
-            f"{text} Most of the noise of the pooled entries comes from so few {unit}s that they count as "
-            f"{clusters.effective:.0f} equal ones: their p-value and interval are not reliable."
-        )
-
-    def _what_is_unknown(self) -> list[str]:
-        never = [label for label in self.labels if label.num_positive == 0]
-        rare = [label for label in self.labels if label.is_rare and label.num_positive]
-        sentences = []
-        if never:
-            least = min(label.evaluation.num_samples for label in never)
-            bound = "" if self.clusters_given else f"; each is true for at most {percent_text(3 / least)} % of samples"
-            confidence = " (95 % confidence)" if bound else ""
-            sentences.append(
-                f"{_counted(never, 'never occurs', 'never occur')}{bound}{confidence}, and only probabilities that are "
-                "too high could be noticed."
-            )
-        if rare:
-            few = f"fewer than {FEW} positive or negative samples: only large errors could be noticed."
-            sentences.append(f"{_counted(rare, 'has', 'have')} {few}")
-        if self.left_out:
-            name, reason = next(iter(self.left_out.items()))
-            sentences.append(f"{len(self.left_out)} left out, such as {printable(name)!r}: {reason}.")
-        return sentences
+        return multilabel_verdict(self, self.inference, self.macro_floor)
 
     def table(self) -> Table:
         """Return a table of the metrics, with noise floors if the evaluation was made with ``inference=True``."""
@@ -278,13 +215,18 @@ class MultilabelEvaluation:
             headings += ["floor", f"debiased, {100 * self.inference.level:.4g} %", "adjusted p"]
         rows = []
         for label in self.ranked[:most]:
-            one = label.evaluation
-            row = [label.name, f"{one.num_samples:,}", percent_text(label.base_rate), percent_text(one.confidence)]
-            row.append(f"{100 * one.ece:.2f}")
-            if one.inference is not None:
-                low, high = one.inference.debiased_ece
-                row += [f"{100 * one.inference.floors['ece'].mean:.2f}", f"{100 * low:.2f} - {100 * high:.2f}"]
-                row.append(f"{label.p_adjusted:.3f}")
+            evaluation = label.evaluation
+            row = [
+                label.name,
+                f"{evaluation.num_samples:,}",
+                percent_text(label.base_rate),
+                percent_text(evaluation.confidence),
+                f"{100 * evaluation.ece:.2f}",
+            ]
+            if self.inference is not None:
+                low, high = label.inference.debiased_ece
+                floor = label.inference.floors["ece"].mean
+                row += [f"{100 * floor:.2f}", f"{100 * low:.2f} - {100 * high:.2f}", f"{label.p_adjusted:.3f}"]
             rows.append(row)
         which = f"the worst {most} of {self.num_labels} labels" if self.num_labels > most else "worst first"
         return Table(headings, rows, f"by label, {which}; percent")
@@ -354,14 +296,11 @@ class MultilabelEvaluation:
             clusters_given=content["clusters_given"],
         )
 
-    def __str__(self) -> str:
-        tables = [self.table(), self.label_table()]
-        lines = [line for table in tables for line in (table.title, table.text())]
-        return "\n".join(lines + ([] if self.inference is None else [self.verdict()]))
+    def _tables(self) -> list[Table]:
+        return [self.table(), self.label_table()]
 
-    def _repr_html_(self) -> str:
-        verdict = "" if self.inference is None else f"<p><b>{html.escape(self.verdict())}</b></p>"
-        return self.table().html() + self.label_table().html() + verdict
+    def _verdicts(self) -> list[str]:
+        return [] if self.inference is None else [self.verdict()]
 
 
 def _floor_cells(floor: Floor | None) -> list[str]:
@@ -370,11 +309,3 @@ def _floor_cells(floor: Floor | None) -> list[str]:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def _counted(labels: list[LabelEvaluation], one: str, several: str) -> str:
-    """Return "2 labels (cat, dog) never occur"."""
-    names = ", ".join(printable(label.name) for label in labels[:MOST_NAMED])
-    more = ", ..." if len(labels) > MOST_NAMED else ""
-    number = "1 label" if len(labels) == 1 else f"{len(labels):,} labels"
-    return f"{number} ({names}{more}) {one if len(labels) == 1 else several}"

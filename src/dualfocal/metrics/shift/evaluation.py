@@ -18,16 +18,18 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_count, check_level
+from dualfocal.metrics._several import named_errors, tracked
+from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.auroc import Auroc, placements
-from dualfocal.metrics.bins import scatter_sum
 from dualfocal.metrics.comparison import LEAST, interval
 from dualfocal.metrics.copies import copies_warning
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.resampling import ShareDone, resample
-from dualfocal.metrics.rows import Array, Rows, as_rows, as_tensor, image_clusters
+from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import tied_ranks, uncertainty
 from dualfocal.metrics.shift.scores import ShiftEvaluation, ShiftScores, severity_order
+from dualfocal.metrics.units import scatter_sum
 
 TEST = "test"
 SCORES = {"entropy": "entropy", "confidence": "max_prob"}  # what tells shifted from test samples
@@ -120,26 +122,23 @@ def shift_rows(
         raise ValueError("shifted must hold at least one set")
     if TEST in shifted:
         raise ValueError(f"{TEST!r} is the name of the test set: give the shifted set another name")
-    given = {TEST: ShiftSet(*test)} | {name: ShiftSet(*shifted[name]) for name in severity_order(shifted)}
-    if given[TEST].target is None:
+    sets = {TEST: ShiftSet(*test)} | {name: ShiftSet(*shifted[name]) for name in severity_order(shifted)}
+    if sets[TEST].target is None:
         raise ValueError("the test set needs labels: pass (logits, target)")
-    given = {name: _with_clusters(name, one) for name, one in given.items()}
-    without = [name for name, one in given.items() if one.clusters is None]
-    if without and len(without) < len(given):
+    sets = {name: _with_clusters(name, shift_set) for name, shift_set in sets.items()}
+    without = [name for name, shift_set in sets.items() if shift_set.clusters is None]
+    if without and len(without) < len(sets):
         raise ValueError(f"either all sets have clusters or none, but {without[0]!r} has none")
-    codes = None if without else _joint_codes([one.clusters for one in given.values()])
-    sets: dict[str, ShiftRows] = {}
-    for place, (name, one) in enumerate(given.items()):
-        try:
-            sets[name] = _rows_of(one, input, ignore_index, binary, None if codes is None else codes[place])
-            if sets[name].rows.num_classes != sets[TEST].rows.num_classes:
-                raise ValueError(
-                    f"it has {sets[name].rows.num_classes} classes, but the test set has {sets[TEST].rows.num_classes}"
-                )
-        except (ValueError, IndexError) as error:
-            exception = IndexError if isinstance(error, IndexError) else ValueError
-            raise exception(f"{name}: {error}") from error
-    return sets
+    codes = None if without else _joint_codes([shift_set.clusters for shift_set in sets.values()])
+    result: dict[str, ShiftRows] = {}
+    for place, (name, shift_set) in enumerate(sets.items()):
+        with named_errors(name):
+            own_codes = None if codes is None else codes[place]
+            result[name] = _set_rows(shift_set, shift_set.input or input, ignore_index, binary, own_codes)
+            number, expected = (result[key].rows.num_classes for key in (name, TEST))
+            if number != expected:
+                raise ValueError(f"it has {number} classes, but the test set has {expected}")
+    return result
 
 
 def evaluate_shift_rows(
@@ -156,22 +155,19 @@ def evaluate_shift_rows(
     results: list[ShiftScores] = []
     test_scores: dict[str, Tensor] = {}
     test = next(iter(sets.values()))
-    for name, one in sets.items():
-        try:
-            stats = scan(one.rows, num_bins=num_bins, scores=one.labelled, classwise=one.labelled)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-        scores = {label: uncertainty(one.rows, score) for label, score in SCORES.items()}
+    for name, shift_set in tracked(sets.items(), progress):
+        rows, labelled = shift_set.rows, shift_set.labelled
+        with named_errors(name):
+            stats = scan(rows, num_bins=num_bins, scores=labelled, classwise=labelled)
+        scores = {label: uncertainty(rows, score) for label, score in SCORES.items()}
         auroc: dict[str, Auroc] = {}
         if results:
-            auroc = {label: _shift_auroc(test, test_scores[label], one, scores[label], level) for label in SCORES}
+            auroc = {label: _shift_auroc(test, test_scores[label], shift_set, scores[label], level) for label in SCORES}
         test_scores = test_scores or scores
-        result = ShiftScores(name, len(one.rows), auroc=auroc)
-        if one.labelled:
-            result = _with_labels(result, one.rows, stats, scores["confidence"], num_bins, level, seed)
+        result = ShiftScores(name, len(rows), auroc=auroc)
+        if labelled:
+            result = _with_labels(result, rows, stats, scores["confidence"], num_bins, level, seed)
         results.append(result)
-        if progress is not None:
-            progress(len(results) / len(sets))
     return ShiftEvaluation(results[0], tuple(results[1:]), level, seed)
 
 
@@ -187,51 +183,52 @@ def wilson(error: float, number: float, level: float) -> tuple[float, float]:
     return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
-def _rows_of(
-    one: ShiftSet, input: str | None, ignore_index: int, binary: str | None, codes: np.ndarray | None
+def _set_rows(
+    shift_set: ShiftSet, input: str | None, ignore_index: int, binary: str | None, codes: np.ndarray | None
 ) -> ShiftRows:
-    labelled, target = one.target is not None, one.target
+    labelled, target = shift_set.target is not None, shift_set.target
     if target is None:
-        values = as_tensor("logits", one.logits)
+        values = as_tensor("logits", shift_set.logits)
         single = values.ndim == 1 or (values.ndim == 2 and values.shape[1] == 1)
         shape = values.shape[:1] if single else values.shape[:1] + values.shape[2:]
         target = torch.zeros(shape, dtype=torch.int64, device=values.device)
-    kind = one.input or input
-    rows = as_rows(one.logits, target, input=kind, ignore_index=ignore_index, binary=binary, clusters=one.clusters)
+    options: dict[str, Any] = {"input": input, "ignore_index": ignore_index, "binary": binary}
+    rows = as_rows(shift_set.logits, target, clusters=shift_set.clusters, **options)
     if codes is None:
         return ShiftRows(rows, labelled, None)
-    labels = as_tensor("target", target)
-    kept = (labels != ignore_index).cpu().numpy()
-    spread = np.broadcast_to(codes.reshape(*codes.shape, *[1] * (kept.ndim - codes.ndim)), kept.shape)
-    return ShiftRows(rows, labelled, torch.from_numpy(spread[kept]).to(rows.values.device))
+    kept = (as_tensor("target", target) != ignore_index).cpu().numpy()
+    by_sample = np.broadcast_to(codes.reshape(*codes.shape, *[1] * (kept.ndim - codes.ndim)), kept.shape)
+    return ShiftRows(rows, labelled, torch.from_numpy(by_sample[kept]).to(rows.values.device))
 
 
-def _with_clusters(name: str, one: ShiftSet) -> ShiftSet:
+def _with_clusters(name: str, shift_set: ShiftSet) -> ShiftSet:
     """Return a set whose clusters are the images of dense predictions, unless others are given."""
-    clusters = image_clusters(one.logits, one.clusters)
-    if clusters is not None and one.clusters is None:
+    clusters = image_clusters(shift_set.logits, shift_set.clusters)
+    if clusters is not None and shift_set.clusters is None:
         clusters = np.char.add(f"{name} ", np.asarray(clusters).astype(np.str_))  # not those of another set
-    return one._replace(clusters=clusters)
+    return shift_set._replace(clusters=clusters)
 
 
 def _joint_codes(clusters: Sequence[Any]) -> list[np.ndarray]:
     """Number the clusters of all sets together: equal names are one cluster."""
-    arrays = [one.cpu().numpy() if isinstance(one, Tensor) else np.asarray(one) for one in clusters]
-    whole = [one.astype(np.int64) if one.dtype.kind == "f" and (one == np.floor(one)).all() else one for one in arrays]
-    texts = np.concatenate([one.astype(np.str_).ravel() for one in whole])
-    codes = np.unique(texts, return_inverse=True)[1]
-    parts = np.split(codes, np.cumsum([one.size for one in whole])[:-1])
-    return [part.reshape(one.shape) for part, one in zip(parts, whole, strict=True)]
+    names = []
+    for values in clusters:
+        array = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        is_whole = array.dtype.kind == "f" and (array == np.floor(array)).all()
+        names.append((array.astype(np.int64) if is_whole else array).astype(np.str_))
+    codes = np.unique(np.concatenate([array.ravel() for array in names]), return_inverse=True)[1]
+    parts = np.split(codes, np.cumsum([array.size for array in names])[:-1])
+    return [part.reshape(array.shape) for part, array in zip(parts, names, strict=True)]
 
 
-def _shift_auroc(test: ShiftRows, test_score: Tensor, one: ShiftRows, score: Tensor, level: float) -> Auroc:
+def _shift_auroc(test: ShiftRows, test_score: Tensor, shifted: ShiftRows, score: Tensor, level: float) -> Auroc:
     """AUROC of telling the samples of a set from test samples."""
     if test_score.device != score.device:
         raise ValueError(f"the test set is on {test_score.device}, a shifted set on {score.device}: move one")
     positive = torch.arange(len(test_score) + len(score), device=score.device) >= len(test_score)
     cluster = None
-    if test.cluster is not None and one.cluster is not None:
-        cluster = torch.cat([test.cluster, one.cluster])
+    if test.cluster is not None and shifted.cluster is not None:
+        cluster = torch.cat([test.cluster, shifted.cluster])
     return placements(tied_ranks(torch.cat([test_score, score])), positive, cluster).auroc(level)
 
 
@@ -261,10 +258,8 @@ def _error_interval(error: float, rows: Rows, stats: Scan, level: float) -> tupl
     if rows.cluster is not None:
         clusters = int(rows.cluster.max()) + 1
         residual = (~stats.right).double() - error
-        variance, squares = (
-            error * (1 - error) / number,
-            float(scatter_sum(rows.cluster, residual, clusters).square().sum()),
-        )
+        variance = error * (1 - error) / number
+        squares = float(scatter_sum(rows.cluster, residual, clusters).square().sum())
         clustered = squares / number**2 * clusters / max(clusters - 1, 1)
         number = number * variance / max(clustered, variance) if clustered > 0 else float(clusters)
     return wilson(error, number, level)

@@ -1,6 +1,5 @@
 """The scores of a model on a test set and on shifted sets: a table, a verdict and JSON."""
 
-import html
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -11,8 +10,9 @@ from dualfocal._table import Table
 from dualfocal.metrics.auroc import Auroc
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.result import Evaluation, check_schema, inference_of
 
 SCHEMA = 1
 SHOWN = ("error", "nll", "ece")
@@ -62,7 +62,7 @@ class ShiftScores:
             "num_samples": self.num_samples,
             "evaluation": None if self.evaluation is None else self.evaluation.to_dict(),
             "intervals": {name: list(ends) for name, ends in self.intervals.items()},
-            "auroc": {name: one.to_dict() for name, one in self.auroc.items()},
+            "auroc": {name: area.to_dict() for name, area in self.auroc.items()},
         }
 
     @classmethod
@@ -74,12 +74,12 @@ class ShiftScores:
             num_samples=content["num_samples"],
             evaluation=None if evaluation is None else Evaluation.from_dict(evaluation),
             intervals={name: (float(low), float(high)) for name, (low, high) in content["intervals"].items()},
-            auroc={name: Auroc.from_dict(one) for name, one in content["auroc"].items()},
+            auroc={name: Auroc.from_dict(area) for name, area in content["auroc"].items()},
         )
 
 
 @dataclass(frozen=True)
-class ShiftEvaluation:
+class ShiftEvaluation(Printed):
     """Result of :func:`evaluate_shift`. ``print`` it; see :meth:`to_dict`.
 
     Args:
@@ -102,19 +102,19 @@ class ShiftEvaluation:
     def table(self) -> Table:
         """Return a table with two rows for each set: its scores, and below them their intervals."""
         rows = []
-        for one in self.sets:
-            values, ends = [one.name, f"{one.num_samples:,}"], ["", ""]
+        for scores in self.sets:
+            values, ends = [scores.name, f"{scores.num_samples:,}"], ["", ""]
             for name in SHOWN:
                 metric = METRICS[name]
-                value = math.nan if one.evaluation is None else getattr(one.evaluation, name)
+                value = math.nan if scores.evaluation is None else getattr(scores.evaluation, name)
                 values.append("" if math.isnan(value) else metric.text(value))
-                bounds = one.intervals.get(name)
+                bounds = scores.intervals.get(name)
                 ends.append("" if bounds is None else "-".join(metric.text(end) for end in bounds))
-            inference = None if one.evaluation is None else one.evaluation.inference
+            inference = None if scores.evaluation is None else scores.evaluation.inference
             values.append("" if inference is None else METRICS["ece"].text(inference.floors["ece"].mean))
             ends.append("")
             for name in HEADINGS:
-                area = one.auroc.get(name)
+                area = scores.auroc.get(name)
                 values.append("" if area is None else f"{100 * area.value:.1f}")
                 ends.append("" if area is None else f"{100 * area.low:.1f}-{100 * area.high:.1f}")
             rows += [values, ends]
@@ -125,7 +125,7 @@ class ShiftEvaluation:
     def verdict(self) -> str:
         """Say in a few sentences what the shift does to error and calibration, and how well it is noticed."""
         sentences = []
-        evaluations = {one.name: one.evaluation for one in self.shifted if one.evaluation is not None}
+        evaluations = {scores.name: scores.evaluation for scores in self.shifted if scores.evaluation is not None}
         if evaluations and self.test.evaluation is not None:
             worst = max(evaluations, key=lambda name: evaluations[name].ece)
             ece, error = (_change(name, self.test.evaluation, evaluations[worst]) for name in ("ece", "error"))
@@ -133,14 +133,14 @@ class ShiftEvaluation:
                 f"From {self.test.name} to {worst}, the shifted set with the highest ECE, the ECE changes {ece}, the "
                 f"error {error}."
             )
-            p_values = holm([one.inference.joint_p_value for one in evaluations.values() if one.inference is not None])
+            p_values = holm([inference_of(evaluation).joint_p_value for evaluation in evaluations.values()])
             number = sum(p <= SIGNIFICANCE for p in p_values)
             sentences.append(f"{number} of {len(p_values)} shifted sets are miscalibrated at 5 % (Holm).")
-        areas = sorted((one.auroc["entropy"].value, one.name) for one in self.shifted)
+        areas = sorted((scores.auroc["entropy"].value, scores.name) for scores in self.shifted)
         ends = dict.fromkeys((areas[0], areas[-1]))
         noticed = " to ".join(f"{100 * value:.1f} % ({name})" for value, name in ends)
         sentences.append(f"AUROC of the entropy, shifted against {self.test.name} samples: {noticed}.")
-        if surer := [one.name for one in self.shifted if one.auroc["entropy"].high < 0.5]:
+        if surer := [scores.name for scores in self.shifted if scores.auroc["entropy"].high < 0.5]:
             sentences.append(
                 f"The model is more certain of shifted than of {self.test.name} samples: {', '.join(surer)}."
             )
@@ -153,7 +153,7 @@ class ShiftEvaluation:
             "level": self.level,
             "seed": self.seed,
             "test": self.test.to_dict(),
-            "shifted": [one.to_dict() for one in self.shifted],
+            "shifted": [scores.to_dict() for scores in self.shifted],
         }
 
     @classmethod
@@ -164,17 +164,9 @@ class ShiftEvaluation:
             ValueError: the content has another schema.
             KeyError, TypeError: an entry is missing, or has another type.
         """
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"a shift evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
-        shifted = tuple(ShiftScores.from_dict(one) for one in content["shifted"])
+        check_schema("a shift evaluation", content, SCHEMA)
+        shifted = tuple(ShiftScores.from_dict(scores) for scores in content["shifted"])
         return cls(ShiftScores.from_dict(content["test"]), shifted, content["level"], content["seed"])
-
-    def __str__(self) -> str:
-        table = self.table()
-        return "\n".join([table.title, table.text(), self.verdict()])
-
-    def _repr_html_(self) -> str:
-        return f"{self.table().html()}<p><b>{html.escape(self.verdict())}</b></p>"
 
 
 def kind_and_severity(name: str) -> tuple[str, float | None]:
@@ -204,5 +196,5 @@ def severity_order(names: Iterable[str]) -> list[str]:
 
 
 def _change(name: str, test: Evaluation, shifted: Evaluation) -> str:
-    before, after = (METRICS[name].text(getattr(one, name)) for one in (test, shifted))
+    before, after = (METRICS[name].text(getattr(evaluation, name)) for evaluation in (test, shifted))
     return f"from {before} to {after} %"

@@ -1,57 +1,52 @@
 """Columns of :class:`~dualfocal.metrics.BinnedPredictions`; its method ``from_table`` describes them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dualfocal.metrics._wide import WideSum
-from dualfocal.metrics.bins import ONE, BinStats
+from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.units import ONE, scatter_sum
 
 if TYPE_CHECKING:
     from dualfocal.metrics.states.binned import BinnedPredictions
 
 State = TypeVar("State", bound="BinnedPredictions")
+Parts = tuple[Tensor, Tensor]  # whole parts and rests of sums, in units of 2^-32
 
-KINDS = ("confidence", "class", "scores")
-KEYS = ("class", "predicted", "cell")
+KEYS = {"confidence": ("cell",), "class": ("class", "predicted", "cell"), "scores": ()}  # of each kind of rows
+REQUIRED = ("kind", "cell", "count", "correct", "units")
+BINS = {"count": "count", "correct": "correct", "units": "units", "units_whole": "whole"}  # column -> sum of BinStats
+WHOLE = "_whole"  # suffix of the columns of whole parts
 COUNTS = ("count", "correct", "infinite_nll")
 WIDE = ("units", "squares", "cubes", "nll", "brier")
-WHOLE = "_whole"  # suffix of the columns of whole parts
+COLUMNS = (*KEYS["class"], *COUNTS, *(column for name in WIDE for column in (name, name + WHOLE)))
 
 
 def write_table(state: "BinnedPredictions") -> dict[str, np.ndarray]:
     """Return the columns of a state, without empty cells."""
-    fine, classes = state.fine, state.classes
-    cell = fine.count.nonzero()[:, 0]
-    key = classes.count.nonzero(as_tuple=True)
-    parts: list[tuple[str, dict[str, Tensor]]] = [
-        ("confidence", {"cell": cell} | {name: getattr(fine, source)[cell] for name, source in _BIN_COLUMNS.items()}),
-        ("class", dict(zip(KEYS, key, strict=True)) | _class_columns(state, key)),
-        ("scores", {"count": torch.tensor([state.num_samples]), "infinite_nll": torch.tensor([state.infinite_nll])}),
-    ]
-    for name, total in (("nll", state.nll), ("brier", state.brier)):
-        parts[-1][1].update({name: torch.tensor([total % ONE]), name + WHOLE: torch.tensor([total // ONE])})
-    sizes = [len(part["count"]) for _, part in parts]
-    columns = {"kind": np.repeat(np.array([kind for kind, _ in parts]), sizes)}
-    for name in (*KEYS, *COUNTS, *(column for wide in WIDE for column in (wide, wide + WHOLE))):
-        blocks = [part.get(name, torch.zeros(n, dtype=torch.int64)) for (_, part), n in zip(parts, sizes, strict=True)]
-        columns[name] = torch.cat(blocks).numpy()
-    return columns
-
-
-_BIN_COLUMNS = {"count": "count", "correct": "correct", "units": "units", "units_whole": "whole"}
-
-
-def _class_columns(state: "BinnedPredictions", key: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    columns = {name: getattr(state.classes, source)[key] for name, source in _BIN_COLUMNS.items()}
-    for name in ("squares", "cubes"):
-        wide: WideSum = getattr(state, name)
-        columns |= {name: wide.units[key], name + WHOLE: wide.whole[key]}
-    return columns
+    cell = state.fine.count.nonzero(as_tuple=True)
+    place = state.classes.count.nonzero(as_tuple=True)
+    blocks = {
+        "confidence": {"cell": cell[0]} | {name: getattr(state.fine, source)[cell] for name, source in BINS.items()},
+        "class": dict(zip(KEYS["class"], place, strict=True))
+        | {name: getattr(state.classes, source)[place] for name, source in BINS.items()}
+        | {"squares": state.squares.units[place], "squares_whole": state.squares.whole[place]}
+        | {"cubes": state.cubes.units[place], "cubes_whole": state.cubes.whole[place]},
+        "scores": {"count": torch.tensor([state.num_samples]), "infinite_nll": torch.tensor([state.infinite_nll])}
+        | {"nll": torch.tensor([state.nll % ONE]), "nll_whole": torch.tensor([state.nll // ONE])}
+        | {"brier": torch.tensor([state.brier % ONE]), "brier_whole": torch.tensor([state.brier // ONE])},
+    }
+    zeros = {kind: torch.zeros_like(block["count"]) for kind, block in blocks.items()}
+    kinds = np.repeat(list(blocks), [len(block["count"]) for block in blocks.values()])
+    return {"kind": kinds} | {
+        name: torch.cat([block.get(name, zeros[kind]) for kind, block in blocks.items()]).numpy() for name in COLUMNS
+    }
 
 
 def read_table(empty: State, columns: Mapping[str, Any]) -> State:
@@ -60,93 +55,98 @@ def read_table(empty: State, columns: Mapping[str, Any]) -> State:
     Raises:
         ValueError: a column is missing, has another length or holds something else, or the sums contradict each other.
     """
-    known = {"kind", *KEYS, *COUNTS, *WIDE, *(name + WHOLE for name in WIDE)}
-    if unknown := set(columns) - known:
-        raise ValueError(f"unknown columns: {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}")
-    if missing := {"kind", "cell", "count", "correct", "units"} - set(columns):
-        raise ValueError(f"columns are missing: {', '.join(sorted(missing))}")
-    kind = np.asarray(columns["kind"]).astype(str)
-    if unknown := set(kind.tolist()) - set(KINDS):
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {sorted(unknown)[0]!r}")
-    reader = _Reader(columns, kind)
-    fine, _ = reader.sums("confidence", ("cell",), (empty.fine.num_bins,))
-    classes, powers = reader.sums("class", KEYS, tuple(empty.classes.count.shape))
+    kind = _checked_kinds(columns)
+    sums = {name: _read_sums(columns, name, len(kind)) for name in (*COUNTS, *WIDE)}
+    fine = _Cells.read(columns, kind, "confidence", empty.fine.count.shape)
+    classes = _Cells.read(columns, kind, "class", empty.classes.count.shape)
+    total = {name: _total(sums[name], kind == "scores") for name in ("count", "nll", "infinite_nll", "brier")}
     state = replace(
         empty,
-        fine=BinStats(*fine, empty.fine.edges),
-        classes=BinStats(*classes, empty.classes.edges),
-        squares=powers["squares"],
-        cubes=powers["cubes"],
-        nll=reader.total("nll"),
-        infinite_nll=reader.total("infinite_nll"),
-        brier=reader.total("brier"),
+        fine=fine.bins(sums, empty.fine.edges),
+        classes=classes.bins(sums, empty.classes.edges),
+        squares=classes.sum(sums["squares"]),
+        cubes=classes.sum(sums["cubes"]),
+        nll=total["nll"],
+        infinite_nll=total["infinite_nll"],
+        brier=total["brier"],
     )
-    _check_sums(state, reader.total("count"))
+    _check_sums(state, total["count"])
     return state
 
 
-class _Reader:
-    def __init__(self, columns: Mapping[str, Any], kind: np.ndarray) -> None:
-        self.columns, self.kind = columns, kind
+def _checked_kinds(columns: Mapping[str, Any]) -> np.ndarray:
+    """Check the names of the columns, and return the kind of each row."""
+    known = {"kind", *COLUMNS}
+    if unknown := set(columns) - known:
+        raise ValueError(f"unknown columns: {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}")
+    if missing := set(REQUIRED) - set(columns):
+        raise ValueError(f"columns are missing: {', '.join(sorted(missing))}")
+    kind = np.asarray(columns["kind"]).astype(str)
+    if unknown := set(kind.tolist()) - set(KEYS):
+        raise ValueError(f"kind must be one of {', '.join(KEYS)}, got {sorted(unknown)[0]!r}")
+    return kind
 
-    def sums(
-        self, kind: str, keys: tuple[str, ...], shape: tuple[int, ...]
-    ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], dict[str, WideSum]]:
-        """Sum the rows of a kind by their keys: (count, whole, units, correct), and squares and cubes."""
-        here = self.kind == kind
-        index = torch.zeros(int(here.sum()), dtype=torch.int64)
-        for name, size in zip(keys, shape, strict=True):
-            value = torch.from_numpy(self._integers(name, here).astype(np.int64))
-            if bool(((value < 0) | (value >= size)).any()):
-                bad = int(value[(value < 0) | (value >= size)][0])
-                raise ValueError(f"{name} must lie in [0, {size - 1}] in a row of kind {kind!r}, got {bad}")
-            index = index * size + value
 
-        def wide(name: str) -> WideSum:
-            size = int(np.prod(shape))
-            whole, units = (
-                torch.zeros(size, dtype=torch.int64).index_add_(0, index, part).view(shape)
-                for part in self._split(name, here)
-            )
-            return WideSum.from_units(units, whole)
+class _Cells(NamedTuple):
+    """The rows of one kind, and the cell that each of them belongs to."""
 
-        count, correct = (wide(name) for name in ("count", "correct"))
-        units, powers = wide("units"), {name: wide(name) for name in ("squares", "cubes")}
-        counts, hits = ((part.whole << 32) + part.units for part in (count, correct))
-        return (counts, units.whole, units.units, hits), powers
+    rows: np.ndarray
+    cell: Tensor
+    shape: tuple[int, ...]
 
-    def total(self, name: str) -> int:
-        """Sum a column over the rows of the scores."""
-        here = self.kind == "scores"
-        whole, units = (sum(map(int, part.tolist())) for part in self._split(name, here))
-        return whole * ONE + units
+    @classmethod
+    def read(cls, columns: Mapping[str, Any], kinds: np.ndarray, kind: str, shape: tuple[int, ...]) -> Self:
+        rows = np.flatnonzero(kinds == kind)
+        cell = torch.zeros(len(rows), dtype=torch.int64)
+        for name, size in zip(KEYS[kind], shape, strict=True):
+            value = torch.from_numpy(_integers(columns, name, len(kinds))[rows].astype(np.int64))
+            outside = value[(value < 0) | (value >= size)]
+            if len(outside):
+                raise ValueError(f"{name} must lie in [0, {size - 1}] in a row of kind {kind!r}, got {int(outside[0])}")
+            cell = cell * size + value
+        return cls(rows, cell, shape)
 
-    def _split(self, name: str, here: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return whole parts and rests of the rows ``here`` of a column."""
-        values = self._integers(name, here)
-        whole, rest = values // ONE, values % ONE
-        if name + WHOLE in self.columns:
-            whole = whole + self._integers(name + WHOLE, here)
-        try:
-            return torch.from_numpy(whole.astype(np.int64)), torch.from_numpy(rest.astype(np.int64))
-        except OverflowError:
-            raise ValueError(f"a sum in column {name} is too large: at most 2^62 samples are possible") from None
+    def sum(self, parts: Parts) -> WideSum:
+        """Sum the rows of each cell."""
+        size = math.prod(self.shape)
+        whole, units = (scatter_sum(self.cell, part[self.rows], size).view(self.shape) for part in parts)
+        return WideSum.from_units(units, whole)
 
-    def _integers(self, name: str, here: np.ndarray) -> np.ndarray:
-        """Return the rows ``here`` of a column, as int64 or as Python integers of any size; None counts as 0."""
-        if name not in self.columns:
-            return np.zeros(int(here.sum()), dtype=np.int64)
-        column = self.columns[name]
-        values: np.ndarray = column.filled(0) if isinstance(column, np.ma.MaskedArray) else np.asarray(column)
-        if values.shape != here.shape:
-            raise ValueError(f"column {name} must have the {len(here)} rows of kind, got shape {values.shape}")
-        values = values[here]
-        if values.dtype.kind in "iu" and values.dtype != np.uint64:
-            return values.astype(np.int64)
-        integers = [0 if value is None else int(value) for value in values.tolist()]
-        if any(value is not None and value != whole for value, whole in zip(values.tolist(), integers, strict=True)):
-            raise ValueError(f"column {name} must hold integers, got {values.dtype}")
-        return np.array(integers, dtype=object)
+    def bins(self, sums: Mapping[str, Parts], edges: Tensor) -> BinStats:
+        units, counts = self.sum(sums["units"]), (self.sum(sums[name]) for name in ("count", "correct"))
+        count, correct = ((wide.whole << 32) + wide.units for wide in counts)
+        return BinStats(count, units.whole, units.units, correct, edges)
+
+
+def _total(parts: Parts, here: np.ndarray) -> int:
+    whole, units = (int(sum(part[here].tolist())) for part in parts)
+    return whole * ONE + units
+
+
+def _read_sums(columns: Mapping[str, Any], name: str, number: int) -> Parts:
+    """Return whole parts and rests of a column."""
+    values = _integers(columns, name, number)
+    whole = values // ONE + _integers(columns, name + WHOLE, number)
+    try:
+        return torch.from_numpy(whole.astype(np.int64)), torch.from_numpy((values % ONE).astype(np.int64))
+    except OverflowError:
+        raise ValueError(f"a sum in column {name} is too large: at most 2^62 samples are possible") from None
+
+
+def _integers(columns: Mapping[str, Any], name: str, number: int) -> np.ndarray:
+    """Return a column as int64, or as Python integers of any size; None and a missing column count as 0."""
+    if name not in columns:
+        return np.zeros(number, dtype=np.int64)
+    column = columns[name]
+    values: np.ndarray = column.filled(0) if isinstance(column, np.ma.MaskedArray) else np.asarray(column)
+    if values.shape != (number,):
+        raise ValueError(f"column {name} must have the {number} rows of kind, got shape {values.shape}")
+    if values.dtype.kind in "iu" and values.dtype != np.uint64:
+        return values.astype(np.int64)
+    integers = [0 if value is None else int(value) for value in values.tolist()]
+    if any(value is not None and value != whole for value, whole in zip(values.tolist(), integers, strict=True)):
+        raise ValueError(f"column {name} must hold integers, got {values.dtype}")
+    return np.array(integers, dtype=object)
 
 
 def _check_sums(state: "BinnedPredictions", num_samples: int) -> None:

@@ -1,17 +1,19 @@
 """Sums by cluster that merge exactly, for states that keep no samples."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.metrics.bins import ONE, BinStats
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference import cluster_noise
 from dualfocal.metrics.inference.cluster_noise import Array, ClusterNoise, Grouping
 from dualfocal.metrics.inference.cluster_sums import COLUMNS, MOST_CELLS, ClusterSums
 from dualfocal.metrics.states.cells import CELLS, SPLITS
+from dualfocal.metrics.units import ONE
 
 Integers = NDArray[np.int64]
 Name = int | str
@@ -62,23 +64,20 @@ class ClusterTable:
             self._group()
         self._add(group_of(name) if self.grouped else name, sums)
 
-    def merge(self, other: "ClusterTable") -> None:
-        """Add all sums of another table."""
+    def __add__(self, other: Self) -> Self:
+        """Return the sums of both tables. Arrays are never changed in place, so tables can share them."""
+        result = type(self)()
+        result.sums, result.names = dict(self.sums), set(self.names)
         if not other.grouped:
             for name, sums in other.sums.items():
-                self.add(name, sums)
-            return
-        if not self.grouped:
-            self._group()
-        self.names |= other.names
+                result.add(name, sums)
+            return result
+        if not result.grouped:
+            result._group()
+        result.names |= other.names
         for group, sums in other.sums.items():
-            self._add(group, sums)
-
-    def copy(self) -> "ClusterTable":
-        """Return a copy. Arrays are never changed in place, so both tables can share them."""
-        table = ClusterTable()
-        table.sums, table.names = dict(self.sums), set(self.names)
-        return table
+            result._add(group, sums)
+        return result
 
     def stacked(self) -> Integers:
         """Return the sums of all clusters in the order of their names, or of all groups, ``(K, ...)``."""
@@ -94,6 +93,32 @@ class ClusterTable:
         clusters, self.sums = self.sums, {}
         for name, sums in clusters.items():
             self._add(group_of(name), sums)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain content for JSON; zeros are left out.
+
+        Entry ``place[i]`` of the sums of ``keys[row[i]]`` is ``value[i]``. A key is a name, or a group of names.
+        """
+        sums = np.stack(list(self.sums.values())) if self.sums else np.zeros((0, 0), np.int64)
+        row, place = np.nonzero(sums)
+        columns = {"row": row, "place": place, "value": sums[row, place]}
+        return {
+            "names": sorted_names(self.names),
+            "keys": list(self.sums),
+            "width": sums.shape[1],
+            **{name: column.tolist() for name, column in columns.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read the output of :meth:`to_dict`."""
+        table = cls()
+        table.names = set(content["names"])
+        sums = np.zeros((len(content["keys"]), content["width"]), np.int64)
+        row, place, value = (np.array(content[name], np.int64) for name in ("row", "place", "value"))
+        sums[row, place] = value
+        table.sums = dict(zip(content["keys"], sums, strict=True))
+        return table
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClusterTable):

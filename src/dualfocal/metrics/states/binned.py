@@ -1,34 +1,37 @@
 """An evaluation of any number of predictions, from sums of whole numbers that merge exactly."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_count, check_level
+from dualfocal._checks import check_count
 from dualfocal.metrics._wide import WideSum
-from dualfocal.metrics.bins import ONE, SUMS, BinStats, equal_edges, to_units
-from dualfocal.metrics.evaluation import evaluate_bins, infer_both
-from dualfocal.metrics.inference.cluster_sums import ClusterSums
-from dualfocal.metrics.inference.clusters import cluster_inference, cluster_squared_error
+from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference.label_counts import CellLabels
-from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, as_rows
+from dualfocal.metrics.result import Evaluation, check_schema
+from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.states._binned_table import read_table, write_table
-from dualfocal.metrics.states.cells import CellConfidences, bins_of_cells, fine_edges
+from dualfocal.metrics.states.binned_confidences import (
+    SCHEMA,
+    BinnedConfidences,
+    empty_cells,
+    evaluate_binned,
+    sums_of_scores,
+)
+from dualfocal.metrics.states.cells import fine_edges
+from dualfocal.metrics.units import check_edges, equal_edges
 
-SCHEMA = 1
-LARGEST_NLL = 2.0**31  # of a sample; larger values count as infinite
 MOST_EMPTY = 1 << 16  # classes of a table with fewer rows
 
 
-@dataclass(frozen=True, eq=False)
-class BinnedPredictions:
+@dataclass(frozen=True, eq=False, repr=False)
+class BinnedPredictions(BinnedConfidences):
     """What an evaluation needs of a set of predictions, in whole numbers.
 
     ``a + b`` merges two of them exactly, in any order. Make one with :meth:`from_predictions`, :meth:`from_table` or
@@ -44,6 +47,11 @@ class BinnedPredictions:
         infinite_nll: number of samples whose negative log-likelihood is infinite.
         brier: sum of the Brier scores of the samples, in units of 2^-32.
 
+    Attributes:
+        bins: bins of the confidence of the predicted class, for ECE and reliability diagram.
+        num_bins: number of bins of the calibration errors.
+        num_samples: number of samples.
+
     >>> import torch
     >>> logits, target = torch.tensor([[2.0, 1.0], [0.0, 3.0], [4.0, 0.0]]), torch.tensor([0, 0, 1])
     >>> first = BinnedPredictions.from_predictions(logits[:2], target[:2])
@@ -54,28 +62,17 @@ class BinnedPredictions:
     True
     """
 
-    fine: BinStats
     classes: BinStats
     squares: WideSum
     cubes: WideSum
-    nll: int = 0
-    infinite_nll: int = 0
+    _: KW_ONLY
+    nll: int = 0  # of every sample, the scores are known
     brier: int = 0
-
-    @property
-    def num_samples(self) -> int:
-        """Number of samples."""
-        return int(self.fine.count.sum())
 
     @property
     def num_classes(self) -> int:
         """Number of classes."""
         return self.classes.count.shape[0]
-
-    @property
-    def num_bins(self) -> int:
-        """Number of bins of the calibration errors."""
-        return self.classes.num_bins
 
     @property
     def edges(self) -> Tensor:
@@ -88,9 +85,18 @@ class BinnedPredictions:
         return self.num_samples - int(self.fine.correct.sum())
 
     @property
-    def bins(self) -> BinStats:
-        """Bins of the confidence of the predicted class, for ECE and reliability diagram."""
-        return bins_of_cells(self.fine, self.edges)
+    def error(self) -> float:
+        """Share of samples whose predicted class is not the true class."""
+        return self.num_wrong / self.num_samples
+
+    @property
+    def class_bins(self) -> BinStats:
+        """Bins of the probabilities of all classes, ``(C, B)``."""
+        return self.classes.map(lambda sums: sums.sum(1))
+
+    def labels(self, seed: int) -> CellLabels:
+        """Return the counts of labels for the class-wise test."""
+        return CellLabels(self.classes, self.squares.double(), self.cubes.double(), seed)
 
     @classmethod
     def empty(cls, num_classes: int, num_bins: int = 15, *, edges: Tensor | None = None) -> Self:
@@ -107,11 +113,10 @@ class BinnedPredictions:
         check_count("num_classes", num_classes, 2)
         edges = equal_edges(num_bins) if edges is None else edges.cpu().double()
         check_count("num_bins", len(edges) - 1)
-        if edges[0] != 0 or edges[-1] != 1 or not bool((edges.diff() >= 0).all()):
-            raise ValueError(f"edges must increase from 0 to 1, got {edges.tolist()}")
+        check_edges(edges)
         zeros = torch.zeros(num_classes, 2, len(edges) - 1, dtype=torch.int64)
-        fine, classes = BinStats.empty(edges=fine_edges(edges)), BinStats.empty(num_classes, 2, edges=edges)
-        return cls(fine, classes, WideSum(zeros, zeros), WideSum(zeros, zeros))
+        classes = BinStats.empty(num_classes, 2, edges=edges)
+        return cls(empty_cells(edges), classes, WideSum(zeros, zeros), WideSum(zeros, zeros))
 
     @classmethod
     def from_predictions(
@@ -149,47 +154,8 @@ class BinnedPredictions:
         assert stats.moments is not None
         edges = fine_edges(stats.moments.bins.edges)
         fine = BinStats.from_units(stats.confidence.cpu(), stats.correct.cpu(), edges)
-        finite = stats.nll < LARGEST_NLL
-        return cls(
-            fine,
-            stats.moments.bins,
-            stats.moments.squares,
-            stats.moments.cubes,
-            nll=sum_of_units(stats.nll[finite]),
-            infinite_nll=int((~finite).sum()),
-            brier=sum_of_units(stats.brier),
-        )
-
-    def __add__(self, other: Self) -> Self:
-        if not isinstance(other, BinnedPredictions):
-            return NotImplemented
-        if self.num_classes != other.num_classes or self.num_bins != other.num_bins:
-            raise ValueError(f"cannot merge {self!r} and {other!r}: they need the same numbers of classes and bins")
-        if not torch.equal(self.edges, other.edges):
-            raise ValueError(
-                "cannot merge predictions whose bins have different edges: those of probabilities are rounded to their "
-                "dtype, so give all of them in one dtype (logits: in any)"
-            )
-        return type(self)(
-            self.fine + other.fine,
-            self.classes + other.classes,
-            self.squares + other.squares,
-            self.cubes + other.cubes,
-            self.nll + other.nll,
-            self.infinite_nll + other.infinite_nll,
-            self.brier + other.brier,
-        )
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, BinnedPredictions):
-            return NotImplemented
-        names = ("fine", "classes", "squares", "cubes", "nll", "infinite_nll", "brier")
-        return torch.equal(self.edges, other.edges) and all(getattr(self, x) == getattr(other, x) for x in names)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"BinnedPredictions({self.num_samples:,} samples, {self.num_classes} classes, {self.num_bins} bins)"
+        moments = stats.moments
+        return cls(fine, moments.bins, moments.squares, moments.cubes, **sums_of_scores(stats.nll, stats.brier))
 
     def evaluate(self, *, inference: bool = True, level: float = 0.9, draws: int = 1000, seed: int = 0) -> Evaluation:
         """Compute what :func:`~dualfocal.metrics.evaluate` computes from the predictions themselves.
@@ -282,65 +248,6 @@ class BinnedPredictions:
             ValueError: the content has another schema, or its sums contradict each other.
             KeyError: an entry is missing.
         """
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"binned predictions have schema {content['schema']}, this version reads schema {SCHEMA}")
+        check_schema("a state of binned predictions", content, SCHEMA)
         edges = torch.tensor(content["edges"], dtype=torch.float64)
         return cls.from_table(content["columns"], num_classes=content["num_classes"], edges=edges)
-
-
-def evaluate_binned(
-    state: BinnedPredictions,
-    clusters: ClusterSums | None = None,
-    *,
-    inference: bool = True,
-    level: float = 0.9,
-    draws: int = 1000,
-    seed: int = 0,
-) -> Evaluation:
-    """Compute the metrics of a state, see :meth:`BinnedPredictions.evaluate`.
-
-    Args:
-        state: sums of all samples.
-        clusters: sums by cluster, if the samples are not independent.
-        inference: whether to compute noise floors, tests and interval, too.
-        level: nominal coverage of the interval.
-        draws: number of draws for floors and p-value.
-        seed: seed of the draws.
-    """
-    check_count("draws", draws, 100)
-    check_level(level)
-    if not state.num_samples:
-        raise ValueError("no samples: add some predictions first")
-    bins, classes, samples = state.bins, all_of_class(state.classes), CellConfidences(state.fine)
-    adaptive, adaptive_bound = samples.adaptive_bins(state.num_bins)
-    inferred = None
-    if inference:
-        labels = CellLabels(state.classes, state.squares.double(), state.cubes.double(), seed)
-        inferred = infer_both(samples, bins, adaptive, labels, level=level, draws=draws, seed=seed)
-        if clusters is not None:
-            inferred = cluster_inference(inferred, clusters, labels, bins, adaptive)
-    aurc, scale = samples.aurc(), ONE * state.num_samples
-    return evaluate_bins(
-        bins,
-        classes,
-        squared=None if clusters is None else cluster_squared_error(clusters, bins),
-        error=state.num_wrong / state.num_samples,
-        nll=math.inf if state.infinite_nll else state.nll / scale,
-        brier=state.brier / scale,
-        aurc=aurc.value,
-        adaptive_ece=float(adaptive.ece()),
-        inference=inferred,
-        bounds={"aurc": aurc.bound, "adaptive_ece": adaptive_bound},
-    )
-
-
-def all_of_class(classes: BinStats) -> BinStats:
-    """Merge samples that are predicted as the class and others: (C, B)."""
-    count, whole, units, correct = (getattr(classes, name).sum(1) for name in SUMS)
-    return BinStats.from_sums(count, units, correct, classes.edges, whole)
-
-
-def sum_of_units(values: Tensor) -> int:
-    """Round each value to a multiple of 2^-32, and sum them exactly."""
-    whole = values.floor()
-    return int(whole.long().sum()) * ONE + int(to_units(values - whole).sum())

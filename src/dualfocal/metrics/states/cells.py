@@ -1,14 +1,13 @@
 """Fine cells of confidences, nested in the bins: they stand in for sorted samples where no sample is kept."""
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from scipy.special import digamma
 from torch import Tensor
 
 from dualfocal.metrics._sorting import quantile_positions
-from dualfocal.metrics.bins import ONE, SUMS, BinStats, to_units
+from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.units import ONE, to_units
 
 CELLS = 256  # per bin, and per split of a topmost cell
 SPLITS = 3  # of the topmost cell: most samples of a confident model lie there
@@ -28,7 +27,7 @@ def fine_edges(edges: Tensor) -> Tensor:
     four levels of the last bin, the number there is ``256 (B - 1)`` plus k1, if k1 < 255; plus 255 + k2, if k2 < 255;
     plus 510 + k3, if k3 < 255; or plus 765 + k4.
 
-    >>> from dualfocal.metrics.bins import equal_edges
+    >>> from dualfocal.metrics.units import equal_edges
     >>> edges = fine_edges(equal_edges(1))
     >>> len(edges), edges[1].item() * 256, (1 - edges[-3:]).mul(2**32).tolist()
     (1022, 1.0, [2.0, 1.0, 0.0])
@@ -47,21 +46,21 @@ def _split(low: Tensor, high: Tensor) -> Tensor:
     return low + (share + CELLS - 1) // CELLS
 
 
+def number_of_bins(cells: BinStats) -> int:
+    """Return the number of bins that fine cells are nested in."""
+    return (cells.num_bins - SPLITS * (CELLS - 1)) // CELLS
+
+
 def bins_of_cells(cells: BinStats, edges: Tensor) -> BinStats:
     """Merge the cells of each bin."""
     ends = CELLS * torch.arange(len(edges))
     ends[-1] = cells.num_bins
-    count, whole, units, correct = (
-        torch.cat([sums.new_zeros(1), sums.cumsum(0)])[ends].diff() for sums in (getattr(cells, name) for name in SUMS)
-    )
-    return BinStats.from_sums(count, units, correct, edges, whole)
+    return cells.map(lambda sums: _sums_between(sums, ends), edges)
 
 
-class Estimate(NamedTuple):
-    """A metric from cells, and a proven bound of its difference to the metric from sorted samples."""
-
-    value: float
-    bound: float
+def _sums_between(values: Tensor, ends: Tensor) -> Tensor:
+    """Sum the values between consecutive indices."""
+    return torch.cat([values.new_zeros(1), values.cumsum(0)])[ends].diff()
 
 
 class CellConfidences:
@@ -73,9 +72,9 @@ class CellConfidences:
 
     def __init__(self, cells: BinStats) -> None:
         full = cells.count > 0
-        self.count, self.whole, self.units, self.correct = (getattr(cells, name)[full].numpy() for name in SUMS)
-        upper = cells.edges[1:][full]
-        self.low, self.high = cells.edges[:-1][full].numpy(), upper.numpy()
+        self.low, upper = cells.edges[:-1][full].numpy(), cells.edges[1:][full]
+        self.cells = cells.map(lambda sums: sums[full], torch.cat([cells.edges[:1], upper]))
+        self.count, self.correct, self.high = self.cells.count.numpy(), self.cells.correct.numpy(), upper.numpy()
         self.top = to_units(upper).numpy()  # the largest number of units in each cell
         self.ends = self.count.cumsum()  # rank after the last sample of each cell
 
@@ -91,18 +90,14 @@ class CellConfidences:
 
     def mean_confidence(self, ranks: np.ndarray) -> np.ndarray:
         """Return the mean confidence of the samples between consecutive ranks, which must be ends of cells."""
-        bins = self._between(np.searchsorted(self.ends, ranks[1:]) + 1)
+        bins = self._merged(np.searchsorted(self.ends, ranks[1:]) + 1)
         mean: np.ndarray = bins.mean_confidence.numpy()
         return mean
 
-    def _between(self, ends: np.ndarray) -> BinStats:
+    def _merged(self, ends: np.ndarray) -> BinStats:
         """Merge cells: each bin ends before the cell of this index; the first begins with cell 0."""
-        count, whole, units, correct = (
-            torch.from_numpy(np.diff(np.concatenate([[0], sums.cumsum()])[ends], prepend=0))
-            for sums in (self.count, self.whole, self.units, self.correct)
-        )
-        edges = torch.from_numpy(np.concatenate([[0.0], self.high])[np.concatenate([[0], ends])])
-        return BinStats.from_sums(count, units, correct, edges, whole)
+        bounds = torch.from_numpy(np.concatenate([[0], ends]))
+        return self.cells.map(lambda sums: _sums_between(sums, bounds), self.cells.edges[bounds])
 
     def adaptive_bins(self, num_bins: int) -> tuple[BinStats, float]:
         """Return bins of equal mass, and a bound of the difference of their error to that from sorted samples.
@@ -119,7 +114,7 @@ class CellConfidences:
         # Rounding may move a quantile that is just below a sample to this sample.
         rank = np.minimum(first + (position - first > 1 - ROUNDING_OF_QUANTILE), len(self) - 1)
         cell = np.searchsorted(self.ends, rank, side="right")
-        bins = self._between(cell + 1)
+        bins = self._merged(cell + 1)
         low, high, several = np.zeros(num_bins - 1), np.zeros(num_bins - 1), 0.0
         for j in np.unique(cell[:-1]).tolist():
             quantiles = np.flatnonzero(cell[:-1] == j)
@@ -138,14 +133,14 @@ class CellConfidences:
 
     def _all_equal(self, j: int) -> bool:
         """Whether the sum of a cell shows that all its confidences equal its upper bound."""
-        return int(self.whole[j]) * ONE + int(self.units[j]) == int(self.count[j]) * int(self.top[j])
+        return int(self.cells.whole[j]) * ONE + int(self.cells.units[j]) == int(self.count[j]) * int(self.top[j])
 
-    def aurc(self) -> Estimate:
+    def aurc(self) -> tuple[float, float]:
         """Return the area under the risk-coverage curve, as if the samples of a cell were in random order.
 
-        In the best order, the right predictions of each cell come first, in the worst order the wrong ones: the area
-        from sorted samples lies between these two. (Samples whose confidences differ by the rounding of float64 count
-        as equal there, also if they lie in two cells.)
+        Also return a bound of the difference to the area from sorted samples, which lies between that of the best and
+        that of the worst order: there, the right or the wrong predictions of each cell come first. (Samples whose
+        confidences differ by the rounding of float64 count as equal, also if they lie in two cells.)
         """
         count, wrong = (x[::-1].astype(np.float64) for x in (self.count, self.count - self.correct))
         n, w = count.cumsum() - count, wrong.cumsum() - wrong  # samples, and wrong ones, that are more confident
@@ -155,7 +150,7 @@ class CellConfidences:
         best += (w + wrong - n - count) * _reciprocals(n + count - wrong, wrong)
         worst = wrong + (w - n) * _reciprocals(n, wrong) + (w + wrong) * _reciprocals(n + wrong, count - wrong)
         value, low, high = (float(area.sum()) / len(self) for area in (even, best, worst))
-        return Estimate(value, max(value - low, high - value, 0.0) + ROUNDING)
+        return value, max(value - low, high - value, 0.0) + ROUNDING
 
 
 def _largest_change(gaps: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:

@@ -4,19 +4,19 @@ from typing import Self
 
 import numpy as np
 
-from dualfocal._checks import check_count
+from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.bins import SUMS
-from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, as_tensor, class_targets
-from dualfocal.metrics.states._cluster_table import ClusterTable, Integers, middle_starts
-from dualfocal.metrics.states.binned import BinnedPredictions, evaluate_binned
-from dualfocal.metrics.states.clustered_confidences import cluster_name, cluster_sums, names_and_codes
+from dualfocal.metrics.states._cluster_table import Integers
+from dualfocal.metrics.states.binned import BinnedPredictions
+from dualfocal.metrics.states.clustered import ClusteredState, cluster_name, names_and_codes
 
 
-class ClusteredPredictions:
+class ClusteredPredictions(ClusteredState[BinnedPredictions]):
     """Sums of predictions in clusters, such as the pixels of images, for all classes.
 
     ``update`` adds the samples of one cluster; ``a + b`` merges two states, whether their clusters are the same or not.
+    ``evaluate`` computes what ``evaluate(logits, target, clusters=...)`` computes from the samples themselves.
+    ``to_dict`` and ``from_dict`` write and read the state as JSON.
 
     Args:
         num_bins: number of bins of the calibration errors.
@@ -37,12 +37,7 @@ class ClusteredPredictions:
     60
     """
 
-    def __init__(self, num_bins: int = 15) -> None:
-        check_count("num_bins", num_bins)
-        self.num_bins = num_bins
-        self.binned: BinnedPredictions | None = None
-        self.clusters = ClusterTable()
-        self.starts = middle_starts(num_bins)
+    binned_type = BinnedPredictions
 
     @classmethod
     def from_predictions(
@@ -85,16 +80,6 @@ class ClusteredPredictions:
             state.update(values[here], labels[here], name, input=input, ignore_index=ignore_index)
         return state
 
-    @property
-    def num_samples(self) -> int:
-        """Number of samples."""
-        return 0 if self.binned is None else self.binned.num_samples
-
-    @property
-    def num_clusters(self) -> int:
-        """Number of clusters."""
-        return len(self.clusters.names)
-
     def update(
         self,
         logits: Array,
@@ -126,8 +111,7 @@ class ClusteredPredictions:
         part = BinnedPredictions.from_predictions(
             logits, labels, input=input, num_bins=self.num_bins, ignore_index=ignore_index
         )
-        self.binned = part if self.binned is None else self.binned + part
-        self.clusters.add(name, self._sums(part))
+        self._add(part, [name], [self._sums(part)])
 
     def _sums(self, part: BinnedPredictions) -> Integers:
         """Return counts, units and correct samples by middle cell, and the sums of (p - y) by class and bin."""
@@ -138,46 +122,7 @@ class ClusteredPredictions:
         by_class = np.concatenate([residual.sum(1), residual[:, 1].sum(1, keepdims=True)], axis=1)
         return np.concatenate([*cells, by_class.reshape(-1)])
 
-    def __add__(self, other: Self) -> Self:
-        if not isinstance(other, ClusteredPredictions):
-            return NotImplemented
-        if self.num_bins != other.num_bins:
-            raise ValueError(f"cannot merge {self!r} and {other!r}: they need the same number of bins")
-        result = type(self)(self.num_bins)
-        both = [state.binned for state in (self, other) if state.binned is not None]
-        result.binned = both[0] + both[1] if len(both) == 2 else both[0] if both else None
-        result.clusters = self.clusters.copy()
-        result.clusters.merge(other.clusters)
-        return result
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ClusteredPredictions):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in ("num_bins", "binned", "clusters"))
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         samples = f"{self.num_samples:,} samples in {self.num_clusters:,} clusters"
         classes = 0 if self.binned is None else self.binned.num_classes
         return f"ClusteredPredictions({samples}, {classes} classes, {self.num_bins} bins)"
-
-    def evaluate(self, *, inference: bool = True, level: float = 0.9, draws: int = 1000, seed: int = 0) -> Evaluation:
-        """Compute what ``evaluate(logits, target, clusters=...)`` computes from the samples themselves.
-
-        What :meth:`BinnedPredictions.evaluate` approximates is approximated here, too. Of what the clusters add, the
-        noise floor of the adaptive ECE and the design effect are computed from cells of similar confidences.
-
-        Args:
-            inference: whether to compute noise floors, tests and interval, too.
-            level: nominal coverage of the interval.
-            draws: number of draws for floors and p-value.
-            seed: seed of the draws.
-
-        Raises:
-            ValueError: there are no samples, only one cluster, or an option is invalid.
-        """
-        if self.binned is None:
-            raise ValueError("no samples: add some with update first, or all of them were ignored")
-        clusters = cluster_sums(self.clusters, self.binned.fine, self.num_bins, inference=inference)
-        return evaluate_binned(self.binned, clusters, inference=inference, level=level, draws=draws, seed=seed)

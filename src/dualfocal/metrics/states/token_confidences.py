@@ -22,15 +22,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dualfocal._checks import check_count
+from dualfocal.metrics._several import tracked
+from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.groups import GroupEvaluation, draws_for_groups
 from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Array, as_tensor
+from dualfocal.metrics.result import check_schema, inference_of
 from dualfocal.metrics.states.clustered_confidences import ClusteredConfidences
 from dualfocal.metrics.states.token_result import TokenEvaluation
 
 DECADES = 10 ** torch.arange(18)  # lower ends of the groups of frequencies, after the group of 0
 POWERS = 2 ** torch.arange(62)  # lower ends of the groups of positions
+
+SCHEMA = 1
 
 Groups = dict[int, ClusteredConfidences]
 
@@ -62,8 +66,8 @@ class TokenConfidences:
     """
 
     def __init__(self, token_counts: Array | Mapping[int, int] | None = None, num_bins: int = 15) -> None:
+        check_count("num_bins", num_bins)
         self.num_bins = num_bins
-        self.empty = ClusteredConfidences(num_bins)
         self.decade = None if token_counts is None else _decades(token_counts)  # group of each token
         self.by_position: Groups = {}
         self.by_frequency: Groups = {}
@@ -72,7 +76,7 @@ class TokenConfidences:
     @property
     def total(self) -> ClusteredConfidences:
         """Sums of all tokens."""
-        return sum(self.by_position.values(), start=self.empty)
+        return sum(self.by_position.values(), start=ClusteredConfidences(self.num_bins))
 
     @property
     def num_tokens(self) -> int:
@@ -122,15 +126,17 @@ class TokenConfidences:
             if predicted is None:
                 raise ValueError("groups by token frequency need the predicted token of each token")
             groups.append((self.by_frequency, _lookup(self.decade, predicted.cpu())))
-        given = {"confidence": confidence, "right": right, "nll": nll, "brier": brier}
-        columns = {name: column.cpu() for name, column in given.items() if column is not None}
+        arguments = {"confidence": confidence, "right": right, "nll": nll, "brier": brier}
+        columns = {name: column.cpu() for name, column in arguments.items() if column is not None}
         names = sequence if isinstance(sequence, int | str) else np.asarray(sequence)
         for states, index in groups:
             for group in sorted(set(index.tolist())):
                 here = index == group
                 clusters = names if isinstance(names, int | str) else names[here.numpy()]
                 part = {name: column[here] for name, column in columns.items()}
-                states.setdefault(group, ClusteredConfidences(self.num_bins)).update(clusters=clusters, **part)
+                if group not in states:
+                    states[group] = ClusteredConfidences(self.num_bins)
+                states[group].update(clusters=clusters, **part)
 
     def __add__(self, other: Self) -> Self:
         if not isinstance(other, TokenConfidences):
@@ -191,23 +197,46 @@ class TokenConfidences:
             )
         draws = max(draws, draws_for_groups(len(self.by_position) + len(self.by_frequency)))
         options: dict[str, Any] = {"level": level, "draws": draws, "seed": seed}
-        work = [(name, group) for name, group in self._named() if group.num_clusters > 1]
-        evaluation, evaluations = total.evaluate(**options), list[Evaluation]()
-        for done, (_, group) in enumerate(work, start=1):
-            evaluations.append(group.evaluate(**options))
-            if progress is not None:
-                progress(done / len(work))
-        adjusted = holm([result.inference.joint_p_value for result in evaluations if result.inference is not None])
-        by_kind: dict[str, list[GroupEvaluation]] = {"frequency": [], "position": []}
-        for ((kind, name), _), result, p in zip(work, evaluations, adjusted, strict=True):
-            by_kind[kind].append(GroupEvaluation(name, result, p))
-        single = [f"{kind} {name}" for (kind, name), group in self._named() if group.num_clusters < 2]
-        return TokenEvaluation(evaluation, tuple(by_kind["frequency"]), tuple(by_kind["position"]), tuple(single))
+        evaluation = total.evaluate(**options)
+        named = [("frequency", frequency_name(k), group) for k, group in sorted(self.by_frequency.items())]
+        named += [("position", position_name(k), group) for k, group in sorted(self.by_position.items())]
+        tested = [(kind, name, group) for kind, name, group in named if group.num_clusters > 1]
+        evaluations = [group.evaluate(**options) for _, _, group in tracked(tested, progress)]
+        adjusted = holm([inference_of(result).joint_p_value for result in evaluations])
+        groups: dict[str, list[GroupEvaluation]] = {"frequency": [], "position": []}
+        for (kind, name, _), result, p in zip(tested, evaluations, adjusted, strict=True):
+            groups[kind].append(GroupEvaluation(name, result, p))
+        omitted = [f"{kind} {name}" for kind, name, group in named if group.num_clusters < 2]
+        return TokenEvaluation(evaluation, tuple(groups["frequency"]), tuple(groups["position"]), tuple(omitted))
 
-    def _named(self) -> list[tuple[tuple[str, str], ClusteredConfidences]]:
-        """Return kind, name and sums of all groups, in order."""
-        frequency = [(("frequency", frequency_name(k)), group) for k, group in sorted(self.by_frequency.items())]
-        return frequency + [(("position", position_name(k)), group) for k, group in sorted(self.by_position.items())]
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state for JSON, to be kept in a file and merged with those of other machines."""
+        return {
+            "schema": SCHEMA,
+            "num_bins": self.num_bins,
+            "token_groups": None if self.decade is None else self.decade.tolist(),
+            "shards": sorted(self.shards),
+            "by_position": {str(k): group.to_dict() for k, group in sorted(self.by_position.items())},
+            "by_frequency": {str(k): group.to_dict() for k, group in sorted(self.by_frequency.items())},
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read the output of :meth:`to_dict`.
+
+        Raises:
+            ValueError: the content has another schema, or its sums contradict each other.
+            KeyError, TypeError, IndexError: an entry is missing or invalid.
+        """
+        check_schema("a state of next-token predictions", content, SCHEMA)
+        state = cls(num_bins=content["num_bins"])
+        state.decade = None if content["token_groups"] is None else torch.tensor(content["token_groups"])
+        state.shards = set(content["shards"])
+        state.by_position, state.by_frequency = (
+            {int(k): ClusteredConfidences.from_dict(group) for k, group in content[name].items()}
+            for name in ("by_position", "by_frequency")
+        )
+        return state
 
 
 def frequency_name(index: int) -> str:
@@ -250,13 +279,12 @@ def _lookup(decade: Tensor, tokens: Tensor) -> Tensor:
     return torch.where(known, decade[torch.where(known, tokens, 0)], 0)
 
 
-def _equal(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    size = max(len(one), len(other))  # tokens beyond a table have count 0
-    return torch.equal(*(torch.nn.functional.pad(x, (0, size - len(x))) for x in (one, other)))
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    size = max(len(a), len(b))  # tokens beyond a table have count 0
+    return torch.equal(*(torch.nn.functional.pad(decades, (0, size - len(decades))) for decades in (a, b)))
 
 
-def _merged(one: Groups, other: Groups) -> Groups:
-    both = {key: one[key] + other[key] for key in one.keys() & other.keys()}
-    return {**one, **other, **both}
+def _merged(a: Groups, b: Groups) -> Groups:
+    return a | b | {key: a[key] + b[key] for key in a.keys() & b.keys()}

@@ -1,22 +1,22 @@
 """The result of an evaluation of next-token predictions."""
 
-import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from dualfocal._table import Table
-from dualfocal.metrics.groups import GroupEvaluation
+from dualfocal.metrics.groups import GroupEvaluation, group_headings, group_row
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.result import Evaluation, finite
+from dualfocal.metrics.printed import Printed
+from dualfocal.metrics.result import Evaluation, check_schema, finite, inference_of
 
 SCHEMA = 1
 KINDS = {"by_frequency": "predicted token, count", "by_position": "position"}  # in tables
 
 
 @dataclass(frozen=True)
-class TokenEvaluation:
+class TokenEvaluation(Printed):
     """Calibration of next-token predictions: of all tokens, by token frequency and by position.
 
     Args:
@@ -39,9 +39,9 @@ class TokenEvaluation:
     @property
     def num_sequences(self) -> int:
         """Number of sequences."""
-        assert self.evaluation.inference is not None
-        assert self.evaluation.inference.clusters is not None
-        return self.evaluation.inference.clusters.number
+        clusters = inference_of(self.evaluation).clusters
+        assert clusters is not None
+        return clusters.number
 
     @property
     def perplexity(self) -> float:
@@ -71,11 +71,9 @@ class TokenEvaluation:
 
     def table(self) -> Table:
         """Return a table with a row for all tokens and one for each group, in percent."""
-        assert self.evaluation.inference is not None
-        rows = [_row("all tokens", self.evaluation, self.evaluation.inference.p_value)]
-        rows += [_row(name, group.evaluation, group.p_adjusted) for name, group in self.groups()]
-        level = f"debiased, {100 * self.evaluation.inference.level:.4g} %"
-        headings = ["", "tokens", "error", "conf - acc", "ECE", "floor", level, "p"]
+        rows = [group_row("all tokens", self.evaluation, inference_of(self.evaluation).p_value)]
+        rows += [group_row(name, group.evaluation, group.p_adjusted) for name, group in self.groups()]
+        headings = ["", "tokens", *group_headings(self.evaluation), "p"]
         title = (
             f"{self.num_tokens:,} tokens in {self.num_sequences:,} sequences, perplexity {self.perplexity:.4g}; "
             "percent; p of groups is adjusted"
@@ -104,37 +102,11 @@ class TokenEvaluation:
             ValueError: the content has another schema.
             KeyError: an entry is missing.
         """
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"a token evaluation has schema {content['schema']}, this version reads schema {SCHEMA}")
-
-        def groups(entries: Sequence[Mapping[str, Any]]) -> tuple[GroupEvaluation, ...]:
-            return tuple(GroupEvaluation(e["group"], Evaluation.from_dict(e), e["p_adjusted"]) for e in entries)
+        check_schema("a token evaluation", content, SCHEMA)
 
         return cls(
             Evaluation.from_dict(content["evaluation"]),
-            groups(content["by_frequency"]),
-            groups(content["by_position"]),
+            tuple(map(GroupEvaluation.from_dict, content["by_frequency"])),
+            tuple(map(GroupEvaluation.from_dict, content["by_position"])),
             tuple(content["omitted"]),
         )
-
-    def __str__(self) -> str:
-        table = self.table()
-        return "\n".join([table.title, table.text(), self.verdict()])
-
-    def _repr_html_(self) -> str:
-        return f"{self.table().html()}<p><b>{html.escape(self.verdict())}</b></p>"
-
-
-def _row(name: str, evaluation: Evaluation, p_value: float) -> list[str]:
-    assert evaluation.inference is not None
-    low, high = evaluation.inference.debiased_ece
-    return [
-        name,
-        f"{evaluation.num_samples:,}",
-        f"{100 * evaluation.error:.1f}",
-        f"{100 * evaluation.overconfidence:+.1f}",
-        f"{100 * evaluation.ece:.1f}",
-        f"{100 * evaluation.inference.floors['ece'].mean:.1f}",
-        f"{100 * low:.1f} - {100 * high:.1f}",
-        f"{p_value:.3f}",
-    ]
