@@ -64,6 +64,7 @@ def test_table_verdict_calibrators_and_plot(run):
         code=3,
     )
     assert "200 samples, 3 labels" in out
+    assert "each sample is a cluster" not in " ".join(out.split())
     assert "3 of 3 labels are miscalibrated (family-wise 5 %, Holm)" in out
     assert "Use temperature: it lowers the NLL" in out
     assert "clusters from 'patient'" in err

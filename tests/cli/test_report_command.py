@@ -152,3 +152,5 @@ def test_a_monitor_has_a_section(run, refused):
     assert "missing.json" in refused("report", "a.npz", "--monitor", "missing.json")
     Path("other.json").write_text("{}")
     assert "other.json" in refused("report", "a.npz", "--monitor", "other.json")
+    run("monitor", "state.json", "--reset")
+    assert refused("report", "a.npz", "--monitor", "state.json").startswith("state.json: has no samples yet")

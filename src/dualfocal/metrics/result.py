@@ -70,7 +70,7 @@ class Evaluation(Printed):
         """
         inference = inference_of(self)
         significant, *significant_classes = (p <= SIGNIFICANCE for p in inference.adjusted)
-        sentences = [confidence_verdict(self, inference, significant)]
+        sentences = [confidence_verdict(self, inference, significant, class_names)]
         if self.confidence_only:
             sentences.append(CONFIDENCE_ONLY if math.isnan(self.nll) else TOP_LABEL_ONLY)
         elif inference.classwise is not None:

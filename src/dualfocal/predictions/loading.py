@@ -54,6 +54,7 @@ class Predictions:
         kept: which rows of the file these are (None: all); others have missing values and were dropped.
         first_row: row of the file where these start, if they are a chunk of it.
         percent: whether the file holds the values in percent; ``values`` are fractions.
+        positive: with one score per sample, the label of class 1 (None: labels are 0 and 1).
     """
 
     values: Tensor
@@ -71,6 +72,12 @@ class Predictions:
     clusters: NDArray[Any] | None = None
     weights: NDArray[np.float64] | None = None
     percent: bool = False
+    positive: str | None = None
+
+    @property
+    def names_of_classes(self) -> tuple[str, ...] | None:
+        """The class names, also of one score per sample if an option names the label of class 1 (None: unknown)."""
+        return self.class_names if self.positive is None else (f"not {self.positive}", self.positive)
 
     @property
     def target(self) -> Tensor:
@@ -246,6 +253,7 @@ def convert(
         clusters=columns.get("cluster"),
         weights=columns.get("weight"),
         percent=conversion.percent,
+        positive=conversion.positive,
     )
 
 

@@ -46,7 +46,7 @@ REMEDIES = {  # of options that do not apply
 PLACE = "--task multilabel"
 MOST_ABOVE = 5  # labels named by --fail-over
 MEANING = (
-    "macro ECE: mean ECE of the labels; micro ECE: of all entries pooled, where each sample is a cluster; Hamming "
+    "macro ECE: mean ECE of the labels; micro ECE: of all entries pooled{}; Hamming "
     "error: share of wrong entries; subset accuracy: share of samples whose labels are all right"
 )
 
@@ -182,7 +182,8 @@ def _print(out: Console, finding: LabelFinding) -> None:
 
     evaluation, comparison = finding.evaluation, finding.comparison
     show(out, evaluation.table(), f"{finding.name}: ")
-    say(out, MEANING, "dim", wrap=True)
+    clusters = "in the clusters of --cluster" if evaluation.clusters_given else "where each sample is a cluster"
+    say(out, MEANING.format(f", {clusters}"), "dim", wrap=True)
     show(out, evaluation.label_table())
     if evaluation.inference is not None:
         tests = f"p-values are adjusted for {quantity(evaluation.num_labels, 'label')} and the pooled test (Holm)."
