@@ -69,7 +69,7 @@ def test_bad_input_is_one_line(refused):
         (("empty",), "empty: must be a file, a run folder or a folder of finished runs"),
         (("a.npz", "--calibrators", "temprature"), "unknown calibrator 'temprature'; choose from "),
         (("a.npz", "--calibrators", "vector,vector"), "only once, got vector 2 times"),
-        (("score.npz", "--probs", "score", "--target", "outcome"), "score.npz: probabilities of shape (200,)"),
+        (("score.npz", "--probs", "score", "--target", "outcome"), "score.npz: 'score' is one score per sample"),
     ):
         assert words in refused("report", *arguments), arguments
     assert not Path("report.html").exists()

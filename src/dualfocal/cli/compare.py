@@ -62,9 +62,9 @@ def compare(
     from dualfocal.predictions.alignment import align_rows, class_order, reorder_classes
 
     out, err = consoles(as_json)
-    check_different([str(a), str(b)])
     reading = options.reading_from(context, group=identity)
     first, second = reading.load(a), replace(reading, cluster=None, weight=None).load(b)
+    check_different([str(a), str(b)])
     remark = ""
     if identity is not None:
         first, second, remark = align_rows(first, second)

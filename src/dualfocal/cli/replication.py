@@ -47,11 +47,10 @@ def replication(
     from dualfocal.paper.replication_plan import FOLDER
     from dualfocal.runs import find_runs
 
-    out, _ = consoles(as_json)
+    out, err = consoles(as_json)
     if not folders and not FOLDER.is_dir():
-        raise ValueError(
-            f"{FOLDER}: no such folder here; run this in a checkout of the repository, or name run folders"
-        )
+        missing = f"{FOLDER}: no such folder here, so all runs are missing"
+        say(err, f"dualfocal: {missing}; run this in a checkout of the repository, or name run folders")
     by_folder = {folder: find_runs(folder) for folder in folders or [FOLDER]}
     for folder in folders or ():
         if not by_folder[folder]:
