@@ -48,6 +48,23 @@ def test_an_infinite_nll_is_significantly_different_from_a_finite_one() -> None:
         assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"][other.lower()] is None
 
 
+def test_names_of_models_and_classes_are_those_of_the_caller() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(600, 4, generator=generator)
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    result = M.compare(logits, 4 * logits, target, names=("old", "new"))
+    assert list(result.table().headings[1:4]) == ["old", "new", "new - old"]
+    assert "old has the lower NLL" in result.verdict()
+    assert M.compare(logits, 4 * logits, target).verdict().startswith("A has the lower NLL")
+    names = ("cat", "dog", "emu", "fox")
+    worst = M.evaluate(4 * logits, target, inference=True).verdict().split("predictions of class ")[1][0]
+    named = M.evaluate(4 * logits, target, inference=True, class_names=names)
+    assert f"predictions of class {names[int(worst)]}," in named.verdict()
+    assert f"predictions of class {worst * 2}," in named.verdict([2 * str(k) for k in range(4)])
+    binary = M.evaluate(4 * logits[:, 0] + 2, target == 0, binary="positive", inference=True, class_names=("no", "yes"))
+    assert "Probabilities of class yes too high" in binary.verdict()
+
+
 def test_two_infinite_nlls_are_not_significantly_different() -> None:
     probs = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.7, 0.3]]).repeat(4, 1)
     result = M.compare(probs, probs * 1.0, torch.tensor([1, 0, 0]).repeat(4), input="probs")

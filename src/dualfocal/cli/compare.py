@@ -87,6 +87,7 @@ def compare(
             names=(str(a), str(b)),
             progress=progress,
         )
+    result = replace(result, names=("A", "B"))  # short: the title says which file is which
     if as_json:
         print_json({"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()})
     show(out, result.table(), f"A = {a}, B = {b}, ")

@@ -31,7 +31,9 @@ def samples_text(num_samples: int, num_clusters: int | None, weights: WeightSumm
     return f"{quantity(num_samples, 'sample')}{weighted}{clusters}"
 
 
-def confidence_verdict(evaluation: "Evaluation", inference: Inference, significant: bool) -> str:
+def confidence_verdict(
+    evaluation: "Evaluation", inference: Inference, significant: bool, names: Sequence[str] | None = None
+) -> str:
     """Say whether the confidences of an evaluation are calibrated."""
     ece, floor = f"ECE is {points_text(evaluation.ece)} points", points_text(inference.floors["ece"].mean)
     chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value, significant)})."
@@ -49,7 +51,8 @@ def confidence_verdict(evaluation: "Evaluation", inference: Inference, significa
     side, kind, size = ("above", "Over-confident", "high") if share > 0 else ("below", "Under-confident", "low")
     mean, truth = "mean confidence", "accuracy"
     if evaluation.positive:
-        mean, truth, kind = "their mean", "the share of class 1", f"Probabilities of class 1 too {size}"
+        name = f"class {_name(1, names)}"
+        mean, truth, kind = "their mean", f"the share of {name}", f"Probabilities of {name} too {size}"
     kind = kind if abs(share) > 0.5 else "Miscalibrated in both directions"
     if evaluation.ece <= inference.floors["ece"].q95 and abs(share) > 0.5:  # the evidence is the mean, not the ECE
         ece = f"{mean} is {points_text(abs(evaluation.overconfidence))} points {side} {truth}, {ece}"
