@@ -277,7 +277,7 @@ def test_evaluate_is_the_functions() -> None:
 
 def test_brier_parts_of_class_1_sum_to_the_brier_score_of_class_1() -> None:
     logits, target = sample(400, 2)
-    probs = logits.double().softmax(1)[:, 1].mul(64).ceil().div(64)  # all of a bin are equal
+    probs = logits.double().softmax(1)[:, 1].mul(64).ceil().clamp(1, 63).div(64)  # all of a bin are equal
     result = M.evaluate(probs, target, input="probs", binary="positive", num_bins=64)
     assert result.brier_calibration + result.brier_refinement == pytest.approx(result.brier, abs=1e-9)
     both = M.evaluate(probs, target, input="probs", binary="top_label", num_bins=64)
