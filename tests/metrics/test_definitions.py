@@ -284,6 +284,12 @@ def test_brier_parts_of_class_1_sum_to_the_brier_score_of_class_1() -> None:
     assert both.brier_calibration == pytest.approx(2 * result.brier_calibration, abs=1e-9)
 
 
+def test_repr_is_one_short_line() -> None:
+    result = M.evaluate(*sample(200, 4), inference=True, draws=100)
+    assert repr(result).startswith("Evaluation(num_samples=200, num_classes=4, error=0.")
+    assert len(repr(result)) < 120
+
+
 def test_scalars_are_a_flat_dict_of_finite_floats() -> None:
     logits, target = sample(200, 4)
     result = M.evaluate(logits, target, inference=True, draws=100)

@@ -17,7 +17,7 @@ from dualfocal.metrics.verdict import CONFIDENCE_ONLY, TOP_LABEL_ONLY, classes_v
 SCHEMA = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation(Printed):
     """Result of :func:`evaluate`: every metric, as a fraction. ``print`` it; see :meth:`to_dict`, :meth:`scalars`."""
 
@@ -47,7 +47,13 @@ class Evaluation(Printed):
     confidence_only: bool = False
     weights: WeightSummary | None = None  # how much information weighted samples carry; None: equal weights
     # For the verdict; not part of to_dict, and two evaluations with other names can be equal. None: unknown.
-    class_names: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
+    class_names: tuple[str, ...] | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        """Sizes and the main metrics, on one line; ``print`` shows everything."""
+        shown = {name: f"{getattr(self, name):.4g}" for name in ("error", "nll", "brier", "ece")}
+        sizes = {name: getattr(self, name) for name in ("num_samples", "num_classes")}
+        return f"Evaluation({', '.join(f'{name}={value}' for name, value in (sizes | shown).items())}, ...)"
 
     @property
     def rbs(self) -> float:
