@@ -9,7 +9,9 @@ import torch
 from case_loops import for_each
 
 from dualfocal import metrics as M
+from dualfocal.metrics.groups import evaluate_groups, group_table
 from dualfocal.metrics.inference.result import Floor
+from dualfocal.metrics.registry import footnote, meaning_of
 
 
 def test_texts() -> None:
@@ -63,6 +65,22 @@ def test_names_of_models_and_classes_are_those_of_the_caller() -> None:
     assert f"predictions of class {worst * 2}," in named.verdict([2 * str(k) for k in range(4)])
     binary = M.evaluate(4 * logits[:, 0] + 2, target == 0, binary="positive", inference=True, class_names=("no", "yes"))
     assert "Probabilities of class yes too high" in binary.verdict()
+
+
+def test_class_1_has_probabilities_and_frequencies() -> None:
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.rand(400, generator=generator)
+    target = (torch.rand(400, generator=generator) < probs).long()
+    options = {"input": "probs", "binary": "positive"}
+    assert (
+        "between probability and frequency in every bin"
+        in M.evaluate(probs, target, inference=True, **options).verdict()
+    )
+    groups = evaluate_groups(probs, target, torch.arange(400).numpy() % 2, **options)
+    assert "prob - freq" in group_table("side", groups).headings
+    assert "summed over classes" in meaning_of("brier")
+    assert "class 1" in meaning_of("brier", positive=True)
+    assert "probability and frequency" in footnote(positive=True)
 
 
 def test_two_infinite_nlls_are_not_significantly_different() -> None:

@@ -194,7 +194,8 @@ def group_table(column: str, groups: Sequence[GroupEvaluation], most: int = MOST
 
 def group_headings(evaluation: Evaluation) -> list[str]:
     """Return the headings of :func:`group_row` between the number of samples and the p-value."""
-    return ["error", "conf - acc", "ECE", "floor", f"debiased, {100 * inference_of(evaluation).level:.4g} %"]
+    gap = "prob - freq" if evaluation.positive else "conf - acc"
+    return ["error", gap, "ECE", "floor", f"debiased, {100 * inference_of(evaluation).level:.4g} %"]
 
 
 def group_row(name: str, evaluation: Evaluation, p_value: float) -> list[str]:

@@ -38,9 +38,8 @@ def confidence_verdict(
     ece, floor = f"ECE is {points_text(evaluation.ece)} points", points_text(inference.floors["ece"].mean)
     chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value, significant)})."
     if not significant:
-        gap = (
-            f"a gap of {points_text(inference.detectable)} points or more between confidence and accuracy in every bin"
-        )
+        between = "probability and frequency" if evaluation.positive else "confidence and accuracy"
+        gap = f"a gap of {points_text(inference.detectable)} points or more between {between} in every bin"
         power = (
             f"{gap} would have been detected ({100 * POWER:.0f} % power)"
             if math.isfinite(inference.detectable)
