@@ -9,9 +9,10 @@ import torch
 from case_loops import for_each
 
 from dualfocal import metrics as M
-from dualfocal.metrics.groups import evaluate_groups, group_table
+from dualfocal.metrics.groups import evaluate_groups, group_row, group_table
 from dualfocal.metrics.inference.result import Floor
 from dualfocal.metrics.registry import footnote, meaning_of
+from dualfocal.metrics.verdict import p_text
 
 
 def test_texts() -> None:
@@ -81,6 +82,20 @@ def test_class_1_has_probabilities_and_frequencies() -> None:
     assert "summed over classes" in meaning_of("brier")
     assert "class 1" in meaning_of("brier", positive=True)
     assert "probability and frequency" in footnote(positive=True)
+
+
+def test_numbers_of_one_are_in_the_singular() -> None:
+    monitor = M.CalibrationMonitor()
+    batch = monitor.collect([[0.7, 0.3]], [0], input="probs")
+    assert repr(batch) == "MonitorBatch(1 sample, 15 bins, 2 classes)"
+    state = M.BinnedPredictions.from_predictions([[0.7, 0.3]], [0], input="probs", num_bins=1)
+    assert repr(state) == "BinnedPredictions(1 sample, 2 classes, 1 bin)"
+
+
+def test_small_p_values_are_not_0() -> None:
+    assert [p_text(p) for p in (0.0, 0.0009, 0.001, 0.25)] == ["< 0.001", "< 0.001", "0.001", "0.250"]
+    result = M.evaluate([[0.9, 0.1]] * 50, [1] * 50, input="probs", inference=True)
+    assert group_row("all", result, 0.0)[-1] == "< 0.001"
 
 
 def test_two_infinite_nlls_are_not_significantly_different() -> None:

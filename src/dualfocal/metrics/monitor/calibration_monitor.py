@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Any, Self
 
 from dualfocal._checks import check_choice, check_count
+from dualfocal._table import quantity
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.monitor._gamblers import Gamblers
 from dualfocal.metrics.monitor.batch import MonitorBatch, known_classes
@@ -228,7 +229,9 @@ class CalibrationMonitor:
         if not batch.num_samples:
             raise ValueError("no samples: a batch must hold at least one")
         if batch.top.num_bins != self.num_bins:
-            raise ValueError(f"the batch has {batch.top.num_bins} bins, but the monitor has {self.num_bins}")
+            raise ValueError(
+                f"the batch has {quantity(batch.top.num_bins, 'bin')}, but the monitor has {self.num_bins}"
+            )
         if self.classwise != (batch.classes is not None):
             raise ValueError(f"the monitor has classwise={self.classwise}, but the batch was collected by another one")
         if self.classwise and not self.num_periods:
