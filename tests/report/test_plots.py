@@ -309,12 +309,13 @@ def test_axes_of_class_1_show_probability_and_frequency() -> None:
     probs, target = torch.linspace(0, 1, 200, dtype=torch.float64), torch.arange(200) % 2
     options = {"input": "probs", "binary": "positive"}
     result = metrics.evaluate(probs, target, inference=True, **options)
-    for axis in (reliability_diagram(result), corp_diagram(probs, target, draws=100, **options)):
+    first, second, third = Figure().subplots(1, 3)
+    for axis in (reliability_diagram(result, ax=first), corp_diagram(probs, target, draws=100, ax=second, **options)):
         assert (axis.get_xlabel(), axis.get_ylabel()) == ("probability", "frequency")
     [(top, strip)] = diagrams(reliability_figure({"scores": result}))
     assert (strip.get_xlabel(), top.get_ylabel()) == ("probability", "frequency")
     assert "frequency" in bars(top)
-    axis = reliability_diagram(evaluation(50))
+    axis = reliability_diagram(evaluation(50), ax=third)
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("confidence", "accuracy")
 
 
