@@ -105,7 +105,7 @@ def names_of_classes(
     if len(names) != number or len(set(names)) < number:
         raise ValueError(f"class_names must be {number} distinct names, one per {kind}, got {listed(names)}")
     moved = [name for i, name in enumerate(names) if name in columns and columns.index(name) != i]
-    if moved and columns != _numbered(columns):
+    if moved and not are_numbered(columns):
         raise ValueError(
             f"class_names are {listed(names)}, but the columns of the predictions are {listed(columns)}: leave out "
             "class_names, or name the classes in the order of the columns"
@@ -113,8 +113,8 @@ def names_of_classes(
     return names
 
 
-def in_column_order(name: str, frame: Any, columns: tuple[str, ...], owner: str) -> Any:
-    """Return a data frame with its columns in the order of others; arrays, and columns without names, stay as they are.
+def in_column_order(name: str, frame: Array, columns: tuple[str, ...], owner: str) -> Array:
+    """Put the columns of a data frame into the order of others; arrays, and columns without names, stay as they are.
 
     Args:
         name: name of the frame, for errors.
@@ -126,15 +126,14 @@ def in_column_order(name: str, frame: Any, columns: tuple[str, ...], owner: str)
         ValueError: the frame has other columns.
     """
     own = column_names(frame)
-    if own == columns or any(names == _numbered(names) for names in (own, columns)):
+    if own == columns or are_numbered(own) or are_numbered(columns):
         return frame
     if sorted(own) != sorted(columns) or len(set(own)) < len(own):
         raise ValueError(
             f"{name} has the columns {listed(own)}, not {listed(columns)} as {owner}: rename the columns, or pass "
             "arrays if they are in the same order"
         )
-    labels = dict(zip(own, frame.columns, strict=True))
-    return frame[[labels[column] for column in columns]]
+    return as_numpy(name, frame)[:, [own.index(column) for column in columns]]
 
 
 def column_names(values: Array) -> tuple[str, ...]:
@@ -148,9 +147,9 @@ def num_classes_of(values: Array) -> int:
     return shape[1] if len(shape) > 1 and shape[1] > 1 else 2
 
 
-def _numbered(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that pandas gives to columns without names."""
-    return tuple(map(str, range(len(columns))))
+def are_numbered(columns: tuple[str, ...]) -> bool:
+    """Whether columns have no names, or the numbers 0, 1, ... that pandas gives to columns without names."""
+    return columns == tuple(map(str, range(len(columns))))
 
 
 def as_numpy(name: str, array: Array) -> NDArray[Any]:
