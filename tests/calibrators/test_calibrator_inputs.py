@@ -304,7 +304,7 @@ def test_columns_of_a_data_frame_are_put_into_the_order_of_the_fit(name, tmp_pat
     assert torch.equal(calibrator(Frame(logits.flip(1), "dcba")), expected)
     save_calibrator(calibrator, path := tmp_path / "c.safetensors")
     assert torch.equal(load_calibrator(path)(Frame(logits.flip(1), "dcba")), expected)
-    with pytest.raises(ValueError, match=r"columns a, b, c, x, but .* classes a, b, c, d: rename the columns"):
+    with pytest.raises(ValueError, match=r"columns a, b, c, x, not a, b, c, d as in the fit: rename the columns"):
         calibrator(Frame(logits, "abcx"))
 
 

@@ -22,6 +22,7 @@ from dualfocal.calibrators import (
     save_calibrator,
 )
 from dualfocal.calibrators.inputs import log_probs
+from dualfocal.metrics import evaluate
 
 SLOPE, SHIFT = torch.tensor([2.0, 1.0, 0.5]), torch.tensor([0.0, 1.5, -1.0])
 
@@ -178,6 +179,9 @@ def test_comparison_recommends_what_the_labels_need() -> None:
     assert best.changes["nll"].high < 0
     nll = torch.nn.functional.binary_cross_entropy_with_logits(logits, target.double()).item()
     assert raw.scores["nll"] == pytest.approx(nll)
+    evaluated = evaluate(logits, target, task="multilabel", inference=True)
+    assert evaluated.macro_floor is not None
+    assert raw.scores["macro_floor"] == pytest.approx(evaluated.macro_floor.mean, rel=1e-12)  # as on the same page
     assert raw.scores["macro_ece"] > 5 * raw.scores["macro_floor"]
     assert best.scores["macro_ece"] < 2 * best.scores["macro_floor"]
     scaled = compare_multilabel_calibrators((logits - SHIFT) / SLOPE, target, repeats=1)

@@ -71,7 +71,8 @@ def test_boundary_and_interior_divide_the_pixels(folder, record, run):
     assert result["boundary"]["num_samples"] + result["interior"]["num_samples"] == result["num_samples"]
     assert result["boundary"]["inference"]["clusters"]["number"] == IMAGES
     out, _ = run(*arguments)
-    assert "boundary and interior" in out
+    assert "boundary and interior; p is adjusted" in out
+    assert "adjusted p" in out
     assert "classes, worst first (3 of 3)" in out
 
 

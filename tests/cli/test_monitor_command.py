@@ -53,6 +53,13 @@ def test_an_alarm_is_exit_code_1_until_a_reset(day, run):
     assert "300 samples in 1 period)" in run("monitor", "state.json", day(8))[0]
 
 
+def test_columns_of_class_1_are_probability_and_frequency(day, run):
+    out, _ = run("monitor", "state.json", day(0, num_classes=2), "--binary", "positive")
+    assert "prob. %" in out
+    assert "freq. %" in out
+    assert "conf. %" in run("monitor", "b.json", "day0.npz")[0]
+
+
 def test_json_and_python_give_the_same_numbers(day, record):
     names = [day(0, suffix=".csv"), day(1, suffix=".parquet")]
     content = record("monitor", "state.json", *names, "--classwise", "--num-bins", 10)

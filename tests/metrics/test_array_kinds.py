@@ -87,5 +87,27 @@ def test_texts_in_other_functions() -> None:
     assert float(metric.compute()) == pytest.approx(M.ece(LOGITS, TARGET))
 
 
+@pytest.mark.parametrize(
+    ("values", "names", "message"),
+    [
+        (LOGITS, ("emu", "emu", "dog"), "3 distinct names, one per class, got emu, emu, dog"),
+        (LOGITS, ("emu", "cat"), "3 distinct names, one per class, got emu, cat"),
+        (Frame(LOGITS.numpy()), ("dog", "cat", "emu"), "but the columns of the predictions are emu, cat, dog"),
+    ],
+)
+def test_names_of_classes_are_checked(values, names, message) -> None:
+    for labels in (TARGET, ["dog"] * 60):
+        with pytest.raises(ValueError, match=message):
+            M.evaluate(values, labels, class_names=names)
+        with pytest.raises(ValueError, match=message):
+            TemperatureScaling().fit(values, labels, class_names=names)
+
+
+def test_names_may_differ_from_those_of_the_columns() -> None:
+    names = ("a", "b", "c")
+    expected = M.nll(LOGITS, TARGET)
+    assert M.evaluate(Frame(LOGITS.numpy()), [names[k] for k in TARGET], class_names=names).nll == expected
+
+
 def test_whole_numbers_in_a_list_are_logits() -> None:
     assert M.ece([[1, 2], [5, 0]], [0, 0]) == M.ece(torch.tensor([[1.0, 2.0], [5.0, 0.0]]), torch.tensor([0, 0]))

@@ -59,6 +59,18 @@ def test_equal_numbers_of_options_give_the_evaluation_of_a_matrix():
     assert ragged.nll() == pytest.approx((60 * result.evaluation.nll + math.log1p(math.exp(-1))) / 61)
 
 
+def test_results_are_printed_as_tables():
+    for low, title, rest in ((2, "60 questions, 2 to 6 options", ""), (6, "60 questions, 6 options", "position")):
+        scores, right = questions(0, low)
+        result = evaluate_choices(choices(scores, right), inference=bool(rest))
+        lines = str(result).splitlines()
+        assert lines[0] == title
+        assert "nan" not in str(result)
+        assert f"{100 * result.selective_accuracy[0.8]:.2f}" in str(result)
+        assert (f"{100 * result.positions[0].chosen:.1f}" if rest else "") in str(result)
+        assert (result.verdict() if rest else "") in lines[-1]
+
+
 def test_position_bias_is_found_and_named():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(800, 4))

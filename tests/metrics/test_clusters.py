@@ -13,6 +13,7 @@ from dualfocal.calibrators import compare_calibrators
 from dualfocal.calibrators._scoring import assign_folds
 from dualfocal.metrics.groups import evaluate_groups
 from dualfocal.metrics.inference import cluster_noise
+from dualfocal.metrics.inference.cluster_summary import ClusterSummary
 from dualfocal.metrics.resampling import resample
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
@@ -329,3 +330,18 @@ def test_discrete_predictions_are_no_copies():
     evaluate((rounded[0] * 100).round() / 100, rounded[1])
     certain = torch.eye(3, dtype=torch.float64)[torch.arange(300) % 3]  # saturated
     evaluate(certain, torch.arange(300) % 3)
+
+
+def test_clusters_without_effect_are_said_to_add_no_noise() -> None:
+    for effect in (0.6, 1.04):
+        sentence = ClusterSummary(number=500, effective=480.0, design_effect=effect).sentence(1500)
+        assert f"design effect {effect:.1f}: clusters add hardly any noise, and the 1,500 samples count as" in sentence
+    assert "information of 1,364" in ClusterSummary(number=500, effective=480.0, design_effect=1.1).sentence(1500)
+
+
+def test_few_clusters_are_not_called_few_samples() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(600, 3, generator=generator)
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    verdict = M.evaluate(logits, target, inference=True, clusters=torch.arange(600) % 3).verdict()
+    assert "too few clusters to detect a gap of any size" in verdict

@@ -275,6 +275,21 @@ def test_evaluate_is_the_functions() -> None:
         assert result.overconfidence == pytest.approx(float(confidence) - (1 - result.error), abs=1e-9)
 
 
+def test_brier_parts_of_class_1_sum_to_the_brier_score_of_class_1() -> None:
+    logits, target = sample(400, 2)
+    probs = logits.double().softmax(1)[:, 1].mul(64).ceil().clamp(1, 63).div(64)  # all of a bin are equal
+    result = M.evaluate(probs, target, input="probs", binary="positive", num_bins=64)
+    assert result.brier_calibration + result.brier_refinement == pytest.approx(result.brier, abs=1e-9)
+    both = M.evaluate(probs, target, input="probs", binary="top_label", num_bins=64)
+    assert both.brier_calibration == pytest.approx(2 * result.brier_calibration, abs=1e-9)
+
+
+def test_repr_is_one_short_line() -> None:
+    result = M.evaluate(*sample(200, 4), inference=True, draws=100)
+    assert repr(result).startswith("Evaluation(num_samples=200, num_classes=4, error=0.")
+    assert len(repr(result)) < 120
+
+
 def test_scalars_are_a_flat_dict_of_finite_floats() -> None:
     logits, target = sample(200, 4)
     result = M.evaluate(logits, target, inference=True, draws=100)

@@ -323,6 +323,29 @@ def test_bad_batches_change_nothing() -> None:
     assert monitor.to_dict() == before
 
 
+def test_another_number_of_classes_is_refused() -> None:
+    monitor = CalibrationMonitor()
+    three = monitor.collect([[0.5, 0.3, 0.2]], [0], input="probs")
+    monitor.update([0.7], [1], input="confidence", time="")  # the number is not known yet
+    monitor.update(PROBS, [0, 1], input="probs", time="")
+    sent = MonitorBatch.from_dict(json.loads(json.dumps(three.to_dict())))
+    binned = BinnedPredictions.from_predictions([[0.5, 0.3, 0.2]], [0], input="probs")
+    content = monitor.to_dict()
+    for state in (monitor, CalibrationMonitor.from_dict(json.loads(json.dumps(content)))):
+        for batch in (three, sent, binned):
+            with pytest.raises(ValueError, match="the batch has 3 classes, but the monitor has 2: for another model"):
+                state.add(batch, time="")
+    with pytest.raises(ValueError, match="same numbers of bins and classes"):
+        three + monitor.collect(PROBS, [0, 1], input="probs")
+    del content["model_classes"]  # as older versions have written it
+    old = CalibrationMonitor.from_dict(content)
+    assert old.to_dict() == content
+    old.add(three, time="")
+    monitor.reset()
+    monitor.add(three, time="")
+    assert (old.num_samples, monitor.num_samples) == (4, 1)
+
+
 # State
 
 

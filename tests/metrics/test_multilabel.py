@@ -1,6 +1,7 @@
 """Multi-label evaluation: definitions by loops, multiplicity, dependence of the entries, rare labels, bad input."""
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,6 +12,8 @@ from torch.nn import functional as F
 
 from dualfocal.metrics import MultilabelEvaluation, evaluate
 from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics.multilabel.entries import as_entries
+from dualfocal.metrics.multilabel.evaluation import macro_floor_mean
 
 NAMES = ("cat", "dog", "emu", "fox")
 
@@ -173,6 +176,36 @@ def test_results_survive_json() -> None:
     scalars = evaluated().scalars("val/")
     assert scalars["val/macro_ece"] == evaluated().macro_ece
     assert scalars["val/miscalibrated_labels"] == 0
+
+
+def test_labels_state_their_order_and_small_p_values() -> None:
+    result = evaluated()
+    title = "by label, worst first (miscalibrated ones first, by the lower end of the interval); percent"
+    assert result.label_table().title == title
+    certain = replace(result, labels=(replace(result.labels[0], p_adjusted=0.0004),))
+    assert certain.label_table().rows[0][-1] == "< 0.001"
+    assert "worst first (by ECE)" in evaluate(*drawn(50), task="multilabel").label_table().title
+
+
+def test_entries_that_hardly_depend_on_each_other() -> None:
+    result = evaluated()
+    assert "The entries of a sample depend on each other (design effect" in result.verdict()
+    inference = result.inference
+    assert inference is not None
+    assert inference.clusters is not None
+    inference = replace(inference, clusters=replace(inference.clusters, design_effect=1.02))
+    independent = replace(result, micro=replace(result.micro, inference=inference))
+    assert "The entries of a sample hardly depend on each other (design effect 1.0)." in independent.verdict()
+
+
+def test_the_mean_of_the_floor_alone_is_that_of_the_evaluation() -> None:
+    logits, target = drawn(300)
+    target[::3, 0] = -100
+    for clusters in (None, torch.arange(300) // 5):
+        result = evaluate(logits, target, task="multilabel", inference=True, clusters=clusters, seed=3)
+        assert result.macro_floor is not None
+        floor = macro_floor_mean(as_entries(logits, target, clusters=clusters), seed=3)
+        assert floor == pytest.approx(result.macro_floor.mean, rel=1e-12)
 
 
 LOGITS, TARGET = torch.tensor([[2.0, -1.0], [0.5, -3.0]]), torch.tensor([[1, 0], [0, 1]])

@@ -9,7 +9,10 @@ import torch
 from case_loops import for_each
 
 from dualfocal import metrics as M
+from dualfocal.metrics.groups import evaluate_groups, group_row, group_table
 from dualfocal.metrics.inference.result import Floor
+from dualfocal.metrics.registry import footnote, meaning_of
+from dualfocal.metrics.verdict import p_text
 
 
 def test_texts() -> None:
@@ -46,6 +49,53 @@ def test_an_infinite_nll_is_significantly_different_from_a_finite_one() -> None:
         assert f"<td>{row[0]}</td><td>{row[1]}</td>" in result._repr_html_()
         assert row[2:] == ["-inf" if better == "B" else "+inf", "", better]
         assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["differences"]["nll"][other.lower()] is None
+
+
+def test_names_of_models_and_classes_are_those_of_the_caller() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(600, 4, generator=generator)
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    result = M.compare(logits, 4 * logits, target, names=("old", "new"))
+    assert list(result.table().headings[1:4]) == ["old", "new", "new - old"]
+    assert "old has the lower NLL" in result.verdict()
+    assert M.compare(logits, 4 * logits, target).verdict().startswith("A has the lower NLL")
+    names = ("cat", "dog", "emu", "fox")
+    worst = M.evaluate(4 * logits, target, inference=True).verdict().split("predictions of class ")[1][0]
+    named = M.evaluate(4 * logits, target, inference=True, class_names=names)
+    assert f"predictions of class {names[int(worst)]}," in named.verdict()
+    assert f"predictions of class {worst * 2}," in named.verdict([2 * str(k) for k in range(4)])
+    binary = M.evaluate(4 * logits[:, 0] + 2, target == 0, binary="positive", inference=True, class_names=("no", "yes"))
+    assert "Probabilities of class yes too high" in binary.verdict()
+
+
+def test_class_1_has_probabilities_and_frequencies() -> None:
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.rand(400, generator=generator)
+    target = (torch.rand(400, generator=generator) < probs).long()
+    options = {"input": "probs", "binary": "positive"}
+    assert (
+        "between probability and frequency in every bin"
+        in M.evaluate(probs, target, inference=True, **options).verdict()
+    )
+    groups = evaluate_groups(probs, target, torch.arange(400).numpy() % 2, **options)
+    assert "prob - freq" in group_table("side", groups).headings
+    assert "summed over classes" in meaning_of("brier")
+    assert "class 1" in meaning_of("brier", positive=True)
+    assert "probability and frequency" in footnote(positive=True)
+
+
+def test_numbers_of_one_are_in_the_singular() -> None:
+    monitor = M.CalibrationMonitor()
+    batch = monitor.collect([[0.7, 0.3]], [0], input="probs")
+    assert repr(batch) == "MonitorBatch(1 sample, 15 bins, 2 classes)"
+    state = M.BinnedPredictions.from_predictions([[0.7, 0.3]], [0], input="probs", num_bins=1)
+    assert repr(state) == "BinnedPredictions(1 sample, 2 classes, 1 bin)"
+
+
+def test_small_p_values_are_not_0() -> None:
+    assert [p_text(p) for p in (0.0, 0.0009, 0.001, 0.25)] == ["< 0.001", "< 0.001", "0.001", "0.250"]
+    result = M.evaluate([[0.9, 0.1]] * 50, [1] * 50, input="probs", inference=True)
+    assert group_row("all", result, 0.0)[-1] == "< 0.001"
 
 
 def test_two_infinite_nlls_are_not_significantly_different() -> None:

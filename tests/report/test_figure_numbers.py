@@ -191,7 +191,7 @@ def test_classes_are_sorted_by_the_excess_of_their_error(source):
 
 
 def test_range_of_a_calibrated_model_covers_its_bins():
-    """95 % of the bins of a calibrated model are within the range; the continuity correction makes it a little wide."""
+    """90 % of the bins of a calibrated model are within the range; the continuity correction makes it a little wide."""
     inside = total = 0
     for seed in range(40):
         logits, target = predictions(2000, 3, sharpness=1.0, seed=seed)
@@ -201,7 +201,7 @@ def test_range_of_a_calibrated_model_covers_its_bins():
             bins = {name: np.array(values) for name, values in panel["bins"].items()}
             inside += (np.abs(bins["confidence"] - bins["accuracy"]) <= bins["chance"]).sum()
             total += len(bins["count"])
-    assert 0.95 <= inside / total <= 0.985
+    assert 0.9 <= inside / total <= 0.95
 
 
 def load_like(probs: torch.Tensor, target: torch.Tensor) -> ReportInput:

@@ -189,6 +189,12 @@ def test_overlay_shows_the_recommended_calibrator(browser, two):
         assert after == overlay["after"]["bins"]["count"]
 
 
+def test_a_page_of_class_1_explains_probabilities(browser, binary):
+    assert "class 1" in contents_of(binary)["glossary"]["brier"]["meaning"]
+    with opened(browser, binary) as page:
+        assert "80 % should be of class 1" in page.locator("#reliability-meaning").text_content()
+
+
 def test_roc_states_its_area(browser, binary):
     logits, target = predictions(400, 2, 2.0)
     area = roc_auc_score(target, (logits[:, 1] - logits[:, 0]).numpy())

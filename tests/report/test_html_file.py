@@ -158,7 +158,7 @@ def test_chance_in_a_bin_has_half_a_sample_more(browser, tmp_path):
     with opened(browser, tmp_path / "p.html") as page:
         page.locator(".reliability circle").first.hover()
         tip = page.locator(".reliability .readout").text_content()
-        assert "gap 90.0 points, not significant (95 % range ±108.8)" in tip
+        assert "gap 90.0 points, within the 90 % range ±99.4" in tip
         assert "confident by" not in tip
 
 

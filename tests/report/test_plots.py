@@ -303,3 +303,37 @@ def test_the_legend_shows_both_hatches_if_no_gap_is_beyond_the_range() -> None:
         if isinstance(h, Patch)
     }
     assert (hatches[BEYOND], hatches[WITHIN]) == ("////", "....")
+
+
+def test_axes_of_class_1_show_probability_and_frequency() -> None:
+    probs, target = torch.linspace(0, 1, 200, dtype=torch.float64), torch.arange(200) % 2
+    options = {"input": "probs", "binary": "positive"}
+    result = metrics.evaluate(probs, target, inference=True, **options)
+    first, second, third = Figure().subplots(1, 3)
+    for axis in (reliability_diagram(result, ax=first), corp_diagram(probs, target, draws=100, ax=second, **options)):
+        assert (axis.get_xlabel(), axis.get_ylabel()) == ("probability", "frequency")
+    [(top, strip)] = diagrams(reliability_figure({"scores": result}))
+    assert (strip.get_xlabel(), top.get_ylabel()) == ("probability", "frequency")
+    assert "frequency" in bars(top)
+    axis = reliability_diagram(evaluation(50), ax=third)
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("confidence", "accuracy")
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: reliability_figure([evaluation(50)]), "a dict, name -> Evaluation, got list"),
+        (lambda: reliability_figure(evaluation(50)), "a dict, name -> Evaluation, got Evaluation"),
+        (lambda: reliability_figure({"a": torch.zeros(2, 2)}), "the value of 'a' is of type Tensor"),
+        (lambda: max_logit_histogram(torch.zeros(2, 2)), "a dict, method -> logits, got Tensor"),
+        (lambda: rival_boxplot({"a": torch.zeros(2, 2)}), r"method -> \(logits, target\), but the value of 'a'"),
+        (lambda: metric_bars([]), "a dict, method -> MetricBar, got list"),
+        (lambda: MetricBar.from_evaluations([evaluation(50)], "eces"), "got 'eces'; did you mean ece"),
+        (lambda: MetricBar.from_evaluations(evaluation(50)), "a list of evaluations, one per seed, got Evaluation"),
+        (lambda: ece_over_training({}), "at least one method"),
+        (lambda: save(None, "x.png"), "save needs a figure, or axes of one, got NoneType"),
+    ],
+)
+def test_wrong_arguments_are_named(draw, message) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        draw()

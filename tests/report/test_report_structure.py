@@ -105,7 +105,7 @@ def test_weights_and_clusters_of_files_come_from_columns(tmp_path):
 
 
 def test_ranges_allow_for_clusters():
-    """Of copies, too, 95 % of the bins of a calibrated model are within the range; as independent ones, far fewer."""
+    """Of copies, too, 90 % of the bins of a calibrated model are within the range; as independent ones, far fewer."""
     inside, narrow, total = 0, 0, 0
     for seed in range(5):
         logits, target, clusters = copies(600, 4, seed)
@@ -118,7 +118,7 @@ def test_ranges_allow_for_clusters():
             narrow += (gap <= bins["chance"] / 2).sum()
             total += len(gap)
     assert narrow / total < 0.8
-    assert 0.9 <= inside / total <= 0.99
+    assert 0.85 <= inside / total <= 0.97
 
 
 def test_ranges_in_the_browser_allow_for_clusters(browser, tmp_path):

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dualfocal._checks import listed
 from dualfocal._tensors import compute_dtype
 from dualfocal.calibrators.notes import Note
-from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal.metrics.arrays import Array, are_numbered, as_tensor, column_names, in_column_order
 from dualfocal.metrics.rows import Rows, as_rows
 
 TINY = torch.finfo(torch.float32).tiny
@@ -53,11 +52,11 @@ def names_of_fit(values: Array, class_names: Sequence[str] | None) -> tuple[str,
 
     None also if both are there and differ: names are then no means to recognise the columns of later data frames.
     """
-    columns = _column_names(values)
+    columns = column_names(values)
     if class_names is None:
-        return columns
+        return None if are_numbered(columns) else columns
     names = tuple(class_names)
-    return names if columns in (None, names) else None
+    return names if are_numbered(columns) or columns == names else None
 
 
 def class_columns(values: Array, class_names: tuple[str, ...] | None) -> Tensor:
@@ -66,24 +65,7 @@ def class_columns(values: Array, class_names: tuple[str, ...] | None) -> Tensor:
     Raises:
         ValueError: the columns of the data frame are not named like the classes.
     """
-    tensor = as_tensor("logits", values)
-    columns = _column_names(values)
-    if columns is None or class_names is None or columns == class_names:
-        return tensor
-    if sorted(columns) != sorted(class_names):
-        raise ValueError(
-            f"the data frame has the columns {listed(columns)}, but the calibrator was fitted for the classes "
-            f"{listed(class_names)}: rename the columns, or pass an array, with the classes in this order"
-        )
-    return tensor[:, [columns.index(name) for name in class_names]]
-
-
-def _column_names(values: Array) -> tuple[str, ...] | None:
-    """Return the names of the columns of a data frame; None if there are none, or only the numbers 0, 1, ..."""
-    if isinstance(values, Tensor):
-        return None
-    names = tuple(str(name) for name in getattr(values, "columns", ()))
-    return None if names == tuple(str(i) for i in range(len(names))) else names
+    return as_tensor("logits", in_column_order("the data frame", values, class_names or (), "in the fit"))
 
 
 def kept_rows(values: Tensor, target: Tensor | None, *, input: str | None, ignore_index: int = -100) -> Rows:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import NormalDist, fmean
 
@@ -27,11 +27,10 @@ from dualfocal.calibrators.multilabel import MULTILABEL_CALIBRATORS, entry_nll, 
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.multilabel.entries import Entries, as_entries
+from dualfocal.metrics.multilabel.evaluation import macro_floor_mean
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import finite
 from dualfocal.metrics.units import Binner, equal_edges, scatter_sum, to_units
-
-FLOOR_DRAWS = 20  # of the targets of a calibrated model; each is a mean over all labels, which hardly scatters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +205,11 @@ class _CrossValidation:
         if name == UNCALIBRATED:
             logits = values if input == "logits" else log_probs(values.reshape(-1)).view(values.shape)
             calibrated = Calibrated([logits], ())
+            scored = self.entries
         else:
             calibrator = make_multilabel_calibrator(name)
             calibrated = fit_folds(calibrator, values, self.target, input, self.splits, self.folds, progress)
+            scored = replace(self.entries, values=calibrated.logits[0], input="logits")
         repeats = [logits.double() for logits in calibrated.logits]
         losses = [self._losses(z) for z in repeats]
         self.losses[name] = torch.stack(losses).mean(0)
@@ -216,7 +217,7 @@ class _CrossValidation:
         scores = {
             "nll": nll,
             "macro_ece": fmean(self._macro_error(z.sigmoid(), self.hit) for z in repeats),
-            "macro_floor": self._macro_floor(repeats[0].sigmoid()),
+            "macro_floor": macro_floor_mean(scored, num_bins=self.num_bins, seed=self.seed),
         }
         optimism = max(0.0, nll - calibrated.fitted_nll)  # 0 for the uncalibrated model
         return Score(name=name, scores=scores, notes=calibrated.notes, optimism=optimism)
@@ -236,15 +237,6 @@ class _CrossValidation:
         count = self.keep.sum(0)
         ece = gap.view(num_labels, bins).abs().sum(1) / count.clamp(min=1)
         return float(ece[count > 0].mean())
-
-    def _macro_floor(self, p: Tensor) -> float:
-        """Return the mean ECE of a calibrated model with the same probabilities, by chance."""
-        generator = torch.Generator(device=p.device).manual_seed(self.seed)
-
-        def outcome() -> Tensor:
-            return torch.rand(p.shape, generator=generator, device=p.device, dtype=p.dtype) < p
-
-        return fmean(self._macro_error(p, outcome()) for _ in range(FLOOR_DRAWS))
 
     def difference(self, a: Score, b: Score, metric: str, *, level: float) -> Difference:
         """Difference in NLL from a to b, with an interval from the variance of the sums of clusters and of the fits."""

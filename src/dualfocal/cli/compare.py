@@ -57,7 +57,7 @@ def compare(
     import torch
 
     from dualfocal import metrics
-    from dualfocal.metrics.registry import MEANINGS
+    from dualfocal.metrics.registry import footnote
     from dualfocal.predictions import check_same_labels
     from dualfocal.predictions.alignment import align_rows, class_order, reorder_classes
 
@@ -93,9 +93,10 @@ def compare(
             names=(str(a), str(b)),
             progress=progress,
         )
+    result = replace(result, names=("A", "B"))  # short: the title says which file is which
     if as_json:
         print_json({"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()})
     show(out, result.table(), f"A = {a}, B = {b}, ")
-    say(out, MEANINGS, "dim", wrap=True)
+    say(out, footnote(positive=result.a.positive), "dim", wrap=True)
     say(out, MCE, "dim", wrap=True)
     say(out, result.verdict(), "bold")

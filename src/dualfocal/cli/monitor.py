@@ -11,7 +11,7 @@ from dualfocal.cli import _options as options
 from dualfocal.cli._common import check_plot, consoles, print_json, say, show
 
 if TYPE_CHECKING:
-    from dualfocal.metrics.monitor.history import Period
+    from dualfocal.metrics import CalibrationMonitor
     from dualfocal.runs.monitor_file import MonitorState, NewPeriod
 
 LAST = 10  # periods of the table
@@ -135,7 +135,7 @@ def monitor(
     for added in new:
         say(err, f"{added.name}: {added.taken}")
     if content.monitor.history:
-        show(out, _table(content.monitor.history[-LAST:], new, f"{state}: last periods"))
+        show(out, _table(content.monitor, new, f"{state}: last periods"))
     say(out, content.monitor.verdict(content.class_names), "bold")
     if as_json:
         print_json(_report(state, content, new))
@@ -148,7 +148,7 @@ def monitor(
         raise typer.Exit(1)
 
 
-def _table(periods: "list[Period]", new: "list[NewPeriod]", title: str) -> Table:
+def _table(monitor: "CalibrationMonitor", new: "list[NewPeriod]", title: str) -> Table:
     """Return a table of the last periods, with the names of new files."""
     from dualfocal.metrics.monitor.verdict import evidence_text
 
@@ -163,9 +163,10 @@ def _table(periods: "list[Period]", new: "list[NewPeriod]", title: str) -> Table
             evidence_text(period.log_evidence),
             names.get(period.last, ""),
         ]
-        for period in periods
+        for period in monitor.history[-LAST:]
     ]
-    headings = ["period", "N", "conf. %", "right %", "gap", "evidence", "new file"]
+    mean, truth = ("prob. %", "freq. %") if monitor.binary == "positive" else ("conf. %", "right %")
+    headings = ["period", "N", mean, truth, "gap", "evidence", "new file"]
     if not new:
         headings, rows = headings[:-1], [row[:-1] for row in rows]
     return Table(headings, rows, title, left=(0, 6))

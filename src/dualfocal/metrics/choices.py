@@ -16,12 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dualfocal._table import Table, quantity
 from dualfocal.metrics._several import named_errors, tracked
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.copies import no_copies_warnings
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.groups import draws_for_groups
 from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.result import Evaluation, inference_of
 from dualfocal.metrics.risk_coverage import RiskCoverage
 
@@ -145,8 +147,8 @@ class Position:
 
 
 @dataclass(frozen=True)
-class ChoiceEvaluation:
-    """Metrics of multiple-choice questions.
+class ChoiceEvaluation(Printed):
+    """Metrics of multiple-choice questions. ``print`` it, or see :meth:`to_dict`.
 
     Args:
         evaluation: every metric. NLL and Brier score are over the options. If the number of options differs, what needs
@@ -170,6 +172,29 @@ class ChoiceEvaluation:
         evaluation = replace(self.evaluation, confidence_only=False)
         return evaluation.verdict([position.name for position in self.positions])
 
+    def table(self) -> Table:
+        """Return a table of the metrics, with the accuracy among the most confident questions at the end."""
+        table = self.evaluation.table()
+        low, high = self.num_options
+        options = quantity(low, "option") if low == high else f"{low} to {high} options"
+        title = f"{quantity(self.evaluation.num_samples, 'question')}, {options}"
+        if (inference := self.evaluation.inference) is not None and inference.clusters is not None:
+            title += f", {quantity(inference.clusters.number, 'cluster')}"
+        empty = [""] * (len(table.headings) - 2)
+        accuracies = [
+            [f"accuracy of the {100 * coverage:g} % most confident [%]", f"{100 * accuracy:.2f}", *empty]
+            for coverage, accuracy in self.selective_accuracy.items()
+        ]
+        return replace(table, rows=[*table.rows, *accuracies], title=title)
+
+    def position_table(self) -> Table:
+        """Return a table of the positions, in percent."""
+        rows = [
+            [position.name, *(f"{100 * x:.1f}" for x in (position.chosen, position.probability, position.right))]
+            for position in self.positions
+        ]
+        return Table(["position", "chosen %", "mean probability %", "right %"], rows, "positions of the options")
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain content for JSON, as fractions."""
         return {
@@ -180,6 +205,12 @@ class ChoiceEvaluation:
             **({} if self.p_adjusted is None else {"p_adjusted": self.p_adjusted}),
             **({} if self.evaluation.inference is None else {"verdict": self.verdict()}),
         }
+
+    def _tables(self) -> list[Table]:
+        return [self.table(), self.position_table()] if self.positions else [self.table()]
+
+    def _verdicts(self) -> list[str]:
+        return [] if self.evaluation.inference is None else [self.verdict()]
 
 
 def evaluate_choices(

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_level
-from dualfocal._table import Table
+from dualfocal._table import Table, printable, quantity
 from dualfocal.metrics._several import named_errors
-from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.arrays import Array, column_names, in_column_order, num_classes_of
 from dualfocal.metrics.evaluation import evaluate_rows, squared_error
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
@@ -87,6 +87,7 @@ class Comparison(Printed):
         level: nominal coverage of the confidence intervals.
         seed: seed of the resampling.
         num_clusters: number of clusters of the samples (None: the samples are independent).
+        names: names of the models in table and verdict.
     """
 
     a: Evaluation
@@ -95,6 +96,7 @@ class Comparison(Printed):
     level: float
     seed: int
     num_clusters: int | None = None
+    names: tuple[str, str] = ("A", "B")
 
     @property
     def weights(self) -> WeightSummary | None:
@@ -103,10 +105,10 @@ class Comparison(Printed):
 
     def verdict(self) -> str:
         """Say in one sentence which model has the lower NLL, error and calibration error."""
-        clauses = [_clause(name, self.differences[name]) for name in ("nll", "error", "debiased_ece")]
+        clauses = [self._clause(name) for name in ("nll", "error", "debiased_ece")]
         size = f"N = {self.a.num_samples:,}"
         if self.num_clusters is not None:
-            size += f" in {self.num_clusters:,} clusters"
+            size += f" in {quantity(self.num_clusters, 'cluster')}"
             if self.num_clusters < ENOUGH_CLUSTERS:
                 size += f"; with fewer than {ENOUGH_CLUSTERS}, intervals are too short"
         if self.weights is not None:
@@ -136,10 +138,27 @@ class Comparison(Printed):
             ends = f"{metric.text(d.low, sign=True)} to {metric.text(d.high, sign=True)}"
             if not math.isfinite(d.difference):  # the difference of two infinite values is NaN
                 size, ends = "" if math.isnan(d.difference) else size, ""
-            better = d.better(metric.smallest_shown)
+            better, _ = self._better_and_other(name)
             rows.append([metric.heading, metric.text(d.a), metric.text(d.b), size, ends, better])
-        headings = ["", "A", "B", "B - A", f"{100 * self.level:.4g} % interval", "better"]
+        a, b = self.names
+        headings = ["", a, b, f"{b} - {a}", f"{100 * self.level:.4g} % interval", "better"]
         return Table(headings, rows, samples_text(self.a.num_samples, self.num_clusters, self.weights))
+
+    def _better_and_other(self, name: str) -> tuple[str, str]:
+        """Return the name of the model with the lower metric, and that of the other; empty if neither is better."""
+        better = self.differences[name].better(METRICS[name].smallest_shown)
+        a, b = self.names
+        return {"A": (a, b), "B": (b, a), "": ("", "")}[better]
+
+    def _clause(self, name: str) -> str:
+        d, metric = self.differences[name], METRICS[name]
+        label = "calibration error" if name == "debiased_ece" else metric.label
+        better, other = map(printable, self._better_and_other(name))
+        if not better:
+            return f"{label} not significantly different"
+        if not math.isfinite(d.difference):
+            return f"{better} has the lower {label} (infinite for {other}: a true class has probability 0)"
+        return f"{better} has the lower {label}, by {d.size_text(metric)}"
 
 
 def compare(
@@ -156,7 +175,7 @@ def compare(
     class_names: Sequence[str] | None = None,
     clusters: Array | str | None = None,
     sample_weight: Array | None = None,
-    names: tuple[str, str] = ("a", "b"),
+    names: tuple[str, str] | None = None,
     progress: ShareDone | None = None,
 ) -> Comparison:
     """Compare two models on the same samples, metric by metric, with confidence intervals of the differences.
@@ -182,7 +201,7 @@ def compare(
         clusters: the cluster of each sample, see :func:`~dualfocal.metrics.evaluate`: whole clusters are resampled,
             by default the images of dense predictions.
         sample_weight: weight of each sample, see :func:`~dualfocal.metrics.evaluate`.
-        names: names of the models in error messages.
+        names: names of the models in table, verdict and error messages (None: A and B).
         progress: called with the share of the work that is done.
 
     Returns:
@@ -202,9 +221,15 @@ def compare(
     inputs = tuple(input) if isinstance(input, Sequence) and not isinstance(input, str) else (input, input)
     if len(inputs) != 2:
         raise ValueError(f"input must be 'logits' or 'probs', or a pair of these for a and b, got {input!r}")
+    if names is not None and (isinstance(names, str) or len(names) != 2):
+        raise ValueError(f"names must be the names of the two models, got {names!r}")
+    name_a, name_b = ("a", "b") if names is None else map(str, names)
+    if (number_a := num_classes_of(a)) != (number_b := num_classes_of(b)):
+        raise ValueError(f"the models must have the same classes, but {name_a} has {number_a} and {name_b} {number_b}")
+    b = in_column_order(name_b, b, column_names(a), name_a)
     clusters = image_clusters(a, clusters)
     models = []
-    for name, values, kind in zip(names, (a, b), inputs, strict=True):
+    for name, values, kind in zip((name_a, name_b), (a, b), inputs, strict=True):
         with named_errors(name):
             rows = as_rows(
                 values,
@@ -226,7 +251,15 @@ def compare(
             first, second = (float(getattr(evaluation, name)) for evaluation in evaluations)
             draws = drawn[name][:, 1] - drawn[name][:, 0]
             differences[name] = Difference.from_draws(name, first, second, draws, level)
-    return Comparison(evaluations[0], evaluations[1], differences, level, seed, models[0][0].num_clusters)
+    return Comparison(
+        evaluations[0],
+        evaluations[1],
+        differences,
+        level,
+        seed,
+        models[0][0].num_clusters,
+        ("A", "B") if names is None else (name_a, name_b),
+    )
 
 
 def check_enough_samples(rows: Rows) -> None:
@@ -275,15 +308,3 @@ def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, 
         return low, high
     both = centre + float(draws[~draws.isnan()].mean())
     return both - high, both - low
-
-
-def _clause(name: str, d: Difference) -> str:
-    metric = METRICS[name]
-    label = "calibration error" if name == "debiased_ece" else metric.label
-    better = d.better(metric.smallest_shown)
-    if not better:
-        return f"{label} not significantly different"
-    if not math.isfinite(d.difference):
-        other = "A" if better == "B" else "B"
-        return f"{better} has the lower {label} (infinite for {other}: a true class has probability 0)"
-    return f"{better} has the lower {label}, by {d.size_text(metric)}"

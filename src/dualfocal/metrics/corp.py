@@ -45,6 +45,7 @@ class Corp:
     mcb_floor: Floor  # noise floor of mcb: its value for a calibrated model, by chance
     draws: int
     seed: int
+    positive: bool = False  # whether binary="positive": the probability of class 1 is scored
 
     @property
     def num_samples(self) -> int:
@@ -123,6 +124,7 @@ def corp(
         mcb_floor=Floor(float(gains.mean()), float(np.quantile(gains, 0.95))),
         draws=draws,
         seed=seed,
+        positive=binary == "positive",
     )
 
 

@@ -15,6 +15,7 @@ from dualfocal.metrics._several import named_errors
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.states.binned import BinnedPredictions
 from dualfocal.metrics.states.clustered_predictions import ClusteredPredictions
+from dualfocal.metrics.verdict import p_text
 
 MOST_SHOWN = 20  # classes in a table
 
@@ -201,12 +202,12 @@ def class_table(classes: Sequence[ClassCalibration], names: Sequence[str] | None
 
 def part_table(parts: dict[str, Evaluation]) -> Table:
     """Return a table of boundary and interior, in percent."""
-    headings = ["pixels", "N", "error %", "confidence - accuracy %", "ECE %", "ECE floor %", "p"]
+    headings = ["pixels", "N", "error %", "confidence - accuracy %", "ECE %", "ECE floor %", "adjusted p"]
     rows = []
     for name, result in parts.items():
         row = [name, f"{result.num_samples:,}", f"{100 * result.error:.2f}", f"{100 * result.overconfidence:+.2f}"]
         tests = ["", ""]
         if result.inference is not None:
-            tests = [f"{100 * result.inference.floors['ece'].mean:.2f}", f"{result.inference.joint_p_value:.3f}"]
+            tests = [f"{100 * result.inference.floors['ece'].mean:.2f}", p_text(result.inference.joint_p_value)]
         rows.append([*row, f"{100 * result.ece:.2f}", *tests])
-    return Table(headings, rows, "boundary and interior")
+    return Table(headings, rows, "boundary and interior; p is adjusted for the tests of confidence and classes (Holm)")

@@ -10,7 +10,7 @@ import torch
 
 from dualfocal._checks import check_choice, check_count, check_level
 from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.arrays import Array, names_of_classes
 from dualfocal.metrics.bins import CONVENTIONS, BinStats
 from dualfocal.metrics.calibration import adaptive_error, top_bins
 from dualfocal.metrics.copies import copies_warning
@@ -105,8 +105,8 @@ def evaluate(
         level: nominal coverage of the interval.
         draws: number of draws of a calibrated model's outcomes, for floors and p-value; the p-value is at least
             1 / (draws + 1).
-        class_names: names of the classes, in the order of the columns of ``logits``, if the labels are texts. Not
-            needed if ``logits`` is a data frame whose columns are named like the classes.
+        class_names: names of the classes, in the order of the columns of ``logits``, for labels that are texts and for
+            the verdict. Not needed if ``logits`` is a data frame whose columns are named like the classes.
         clusters: the cluster of each sample, whole numbers or texts, ``(N,)``: samples of one cluster may depend on
             each other, such as the pixels of an image or the images of a patient. Noise floors, tests, the interval and
             the debiased error allow for it, see :mod:`dualfocal.metrics.inference.clusters`. Without it, the N images
@@ -173,6 +173,8 @@ def evaluate(
     result = evaluate_rows(rows, stats, num_bins, inference=inference, level=level, draws=draws, seed=seed)
     if input == "confidence":
         result = _of_confidence(result, rows)
+    else:
+        result = replace(result, class_names=names_of_classes(logits, class_names))
     return result if convention is None else _with_convention(result, rows, stats, convention, level, seed)
 
 
@@ -266,7 +268,7 @@ def evaluate_bins(
     """
     square = bins.squared_error() if squared is None else torch.tensor(squared, dtype=torch.float64, device="cpu")
     num_samples = round(float(bins.count.sum())) if bins.weighted else int(bins.count.sum())  # the mean weight is 1
-    parts = None if classes is None else decompose(brier, classes)
+    parts = None if classes is None else decompose(brier, bins if positive else classes)
     return Evaluation(
         num_samples=num_samples,
         num_classes=0 if classes is None else len(classes.count),

@@ -18,6 +18,7 @@ from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.result import Inference
 from dualfocal.metrics.result import Evaluation, inference_of
+from dualfocal.metrics.verdict import p_text
 
 MOST_GROUPS = 1000
 MOST_SHOWN = 20  # groups in a table
@@ -194,7 +195,8 @@ def group_table(column: str, groups: Sequence[GroupEvaluation], most: int = MOST
 
 def group_headings(evaluation: Evaluation) -> list[str]:
     """Return the headings of :func:`group_row` between the number of samples and the p-value."""
-    return ["error", "conf - acc", "ECE", "floor", f"debiased, {100 * inference_of(evaluation).level:.4g} %"]
+    gap = "prob - freq" if evaluation.positive else "conf - acc"
+    return ["error", gap, "ECE", "floor", f"debiased, {100 * inference_of(evaluation).level:.4g} %"]
 
 
 def group_row(name: str, evaluation: Evaluation, p_value: float) -> list[str]:
@@ -209,5 +211,5 @@ def group_row(name: str, evaluation: Evaluation, p_value: float) -> list[str]:
         f"{100 * evaluation.ece:.1f}",
         f"{100 * inference.floors['ece'].mean:.1f}",
         f"{100 * low:.1f} - {100 * high:.1f}",
-        f"{p_value:.3f}",
+        p_text(p_value),
     ]

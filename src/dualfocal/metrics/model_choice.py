@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dualfocal._table import quantity
 from dualfocal.metrics.comparison import Difference, check_enough_samples, resampled_metrics
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
@@ -66,9 +67,9 @@ class ModelChoice:
 
     def how(self) -> str:
         """Say how the intervals were made."""
-        size = f"{self.num_samples:,} samples"
+        size = quantity(self.num_samples, "sample")
         if self.num_clusters is not None:
-            size += f" in {self.num_clusters:,} clusters"
+            size += f" in {quantity(self.num_clusters, 'cluster')}"
         if self.weights is not None:
             size += f", weighted: effective {round(self.weights.effective):,}"
         models = len(self.differences) + 1

@@ -68,8 +68,26 @@ METRICS: dict[str, Metric] = {
         "debiased RMS error", meaning="root mean square gap between confidence and accuracy, corrected for noise"
     ),
 }
+# With binary="positive", the probability of class 1 takes the place of the confidence.
+POSITIVE_MEANINGS = {
+    "brier": "mean squared difference between the probability of class 1 and the outcome",
+    "ece": "expected calibration error: mean gap between probability and frequency of class 1 over bins of equal width",
+    "mce": "maximum calibration error: the largest gap between probability and frequency of class 1 in a bin",
+    "debiased_ece": "root mean square gap between probability and frequency of class 1, corrected for noise",
+}
 FOOTNOTE = ("nll", "aurc", "debiased_ece")  # metrics whose labels are explained below a table
-MEANINGS = "; ".join(f"{METRICS[name].label}: {METRICS[name].meaning}" for name in FOOTNOTE)
+
+
+def meaning_of(name: str, *, positive: bool = False) -> str:
+    """Return the meaning of a metric; ``positive`` if the probability of class 1 is scored."""
+    return (POSITIVE_MEANINGS if positive else {}).get(name, METRICS[name].meaning)
+
+
+def footnote(*, positive: bool = False) -> str:
+    """Return the explanations below a table."""
+    return "; ".join(f"{METRICS[name].label}: {meaning_of(name, positive=positive)}" for name in FOOTNOTE)
+
+
 FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have a noise floor
 
 # Other terms of tables and verdicts: label -> meaning.
@@ -121,5 +139,22 @@ TERMS: dict[str, tuple[str, str]] = {
     "holm": (
         "Holm's method",
         "adjustment of p-values for the number of tests: the probability of any false alarm stays below 5 %",
+    ),
+}
+# The terms that differ with binary="positive".
+POSITIVE_TERMS: dict[str, tuple[str, str]] = {
+    "overconfidence": (
+        "probability \N{MINUS SIGN} share",
+        "mean probability of class 1 minus the share of class 1, in points: above 0 the probabilities are too high, "
+        "below 0 too low",
+    ),
+    "calibrated": (
+        "calibrated",
+        "of the samples with a probability of 80 %, 80 % are of class 1; the same holds for every other value",
+    ),
+    "design_effect": (
+        "design effect",
+        "variance of the mean gap between probability and outcome, relative to independent samples: 4 means that the "
+        "samples carry the information of a quarter as many independent ones",
     ),
 }

@@ -17,7 +17,7 @@ from dualfocal.metrics.verdict import CONFIDENCE_ONLY, TOP_LABEL_ONLY, classes_v
 SCHEMA = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation(Printed):
     """Result of :func:`evaluate`: every metric, as a fraction. ``print`` it; see :meth:`to_dict`, :meth:`scalars`."""
 
@@ -46,6 +46,14 @@ class Evaluation(Printed):
     # Whether only the predicted class is known: num_classes is 0, and what needs the other probabilities is NaN.
     confidence_only: bool = False
     weights: WeightSummary | None = None  # how much information weighted samples carry; None: equal weights
+    # For the verdict; not part of to_dict, and two evaluations with other names can be equal. None: unknown.
+    class_names: tuple[str, ...] | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        """Sizes and the main metrics, on one line; ``print`` shows everything."""
+        shown = {name: f"{getattr(self, name):.4g}" for name in ("error", "nll", "brier", "ece")}
+        sizes = {name: getattr(self, name) for name in ("num_samples", "num_classes")}
+        return f"Evaluation({', '.join(f'{name}={value}' for name, value in (sizes | shown).items())}, ...)"
 
     @property
     def rbs(self) -> float:
@@ -63,20 +71,21 @@ class Evaluation(Printed):
         The two tests are significant by Holm's method: one at 2.5 %, the other then at 5 %.
 
         Args:
-            class_names: names of the classes; numbers if there are none.
+            class_names: names of the classes (None: those of the evaluation; numbers if it has none).
 
         Raises:
             ValueError: the evaluation was made without ``inference=True``.
         """
         inference = inference_of(self)
+        names = self.class_names if class_names is None else class_names
         significant, *significant_classes = (p <= SIGNIFICANCE for p in inference.adjusted)
-        sentences = [confidence_verdict(self, inference, significant, class_names)]
+        sentences = [confidence_verdict(self, inference, significant, names)]
         if self.confidence_only:
             sentences.append(CONFIDENCE_ONLY if math.isnan(self.nll) else TOP_LABEL_ONLY)
         elif inference.classwise is not None:
             if significant_classes[0] and not significant:
                 sentences[0] = f"Confidence of the predicted class: {sentences[0][0].lower()}{sentences[0][1:]}"
-            classes = classes_verdict(inference.classwise, significant_classes[0], self.num_classes, class_names)
+            classes = classes_verdict(inference.classwise, significant_classes[0], self.num_classes, names)
             sentences.append(classes)
         if self.weights is not None:
             sentences.append(self.weights.sentence(self.num_samples))

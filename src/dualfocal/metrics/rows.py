@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._checks import check_choice, check_ignore_index
-from dualfocal._tensors import class_indices, wide_dtype
+from dualfocal._tensors import class_indices, first_true, wide_dtype
 from dualfocal.metrics.arrays import Array, as_numpy, as_tensor, class_targets
 
 INPUTS = ("logits", "probs")
@@ -134,10 +134,11 @@ def _checked_arrays(
     target = as_tensor("target", class_targets(values, target, class_names))
     values = as_tensor(name, values).detach()
     if not values.is_floating_point():
-        raise ValueError(f"{name} must be floating point, got {values.dtype}")
+        swapped = target.is_floating_point() and target.ndim > values.ndim
+        hint = f"; the predictions come first, then the labels: ({name}, target)" if swapped else ""
+        raise ValueError(f"{name} must be floating point, got {values.dtype}{hint}")
     if target.is_floating_point() or target.is_complex():
-        hint = "; of one-hot labels, use target.argmax(1)" if target.ndim > 1 else ""
-        raise ValueError(f"target must hold integer class indices, got {target.dtype}{hint}")
+        raise ValueError(f"target must hold integer class indices, got {target.dtype}{_float_hint(target)}")
     if values.device != target.device:
         raise ValueError(f"{name} are on {values.device}, target is on {target.device}: move one to the other")
     dtype = values.dtype if input == "probs" else torch.float64
@@ -153,12 +154,28 @@ def _checked_arrays(
         raise ValueError(f"binary={str(binary)!r} needs two classes, but {name} have {values.shape[1]}")
     shape = values.shape[:1] + values.shape[2:]
     if target.shape != shape:
+        hint = (
+            "use target.squeeze(1)"
+            if target.shape == (*shape[:1], 1, *shape[1:])
+            else "one class index per sample (one-hot labels: target.argmax(1); several labels per sample: "
+            "task='multilabel', in the command line --task multilabel)"
+        )
         raise ValueError(
             f"target for {name} of shape {tuple(values.shape)} must have shape {tuple(shape)}, got "
-            f"{tuple(target.shape)}: one class index per sample (one-hot labels: target.argmax(1); several "
-            "labels per sample: task='multilabel', in the command line --task multilabel)"
+            f"{tuple(target.shape)}: {hint}"
         )
     return values, target, dtype
+
+
+def _float_hint(target: Tensor) -> str:
+    """Return the remedy for floating-point labels, for an error."""
+    if target.ndim > 1:
+        return "; of one-hot labels, use target.argmax(1)"
+    if (missing := first_true(target.isnan())) is not None:
+        return f", and entry {missing} is missing: leave out such samples, or set their labels to ignore_index"
+    if target.is_floating_point() and bool((target == target.floor()).all()):
+        return "; use target.long(), of a numpy array target.astype(int)"
+    return ""
 
 
 def _row_clusters(codes: Tensor) -> Tensor:

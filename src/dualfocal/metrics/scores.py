@@ -182,10 +182,10 @@ def mean(values: Tensor, weight: Tensor | None = None) -> float:
     return float(values.mean() if weight is None else (values * weight).sum() / weight.sum())
 
 
-def decompose(score: float, classes: BinStats) -> BrierDecomposition:
-    """Compute calibration and refinement of the Brier score from the classwise bins."""
-    count, gap, frequency = classes.count, classes.gap, classes.accuracy
-    total = count[0].sum()
+def decompose(score: float, bins: BinStats) -> BrierDecomposition:
+    """Compute calibration and refinement of a Brier score: from the bins of all classes, or of class 1 alone."""
+    count, gap, frequency = bins.count, bins.gap, bins.accuracy
+    total = count.reshape(-1, bins.num_bins)[0].sum()
     calibration = float((gap * gap / count).nan_to_num_(0.0).sum() / total)
     refinement = float((count * frequency * (1 - frequency)).nan_to_num_(0.0).sum() / total)
     return BrierDecomposition(score, calibration, refinement, score - calibration - refinement)

@@ -34,17 +34,17 @@ def samples_text(num_samples: int, num_clusters: int | None, weights: WeightSumm
 def confidence_verdict(
     evaluation: "Evaluation", inference: Inference, significant: bool, names: Sequence[str] | None = None
 ) -> str:
-    """Say whether the confidences of an evaluation are calibrated; ``names`` are those of the classes."""
+    """Say whether the confidences of an evaluation are calibrated."""
     ece, floor = f"ECE is {points_text(evaluation.ece)} points", points_text(inference.floors["ece"].mean)
     chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value, significant)})."
     if not significant:
-        gap = (
-            f"a gap of {points_text(inference.detectable)} points or more between confidence and accuracy in every bin"
-        )
+        between = "probability and frequency" if evaluation.positive else "confidence and accuracy"
+        gap = f"a gap of {points_text(inference.detectable)} points or more between {between} in every bin"
+        few_clusters = inference.clusters is not None and not inference.clusters.reliable
         power = (
             f"{gap} would have been detected ({100 * POWER:.0f} % power)"
             if math.isfinite(inference.detectable)
-            else "too few samples to detect a gap of any size"
+            else f"too few {'clusters' if few_clusters else 'samples'} to detect a gap of any size"
         )
         return f"No miscalibration detectable at N = {evaluation.num_samples:,}: {power}. {ece}; {chance}"
     share = evaluation.overconfidence / evaluation.ece
@@ -91,6 +91,11 @@ def percent_text(fraction: float) -> str:
 def points_text(fraction: float) -> str:
     """Format with one decimal, or with two digits if it would be 0.0 otherwise."""
     return f"{100 * fraction:{'.1f' if fraction >= 5e-4 or fraction == 0 else '.2g'}}"
+
+
+def p_text(value: float) -> str:
+    """Format a p-value for a table."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _p(value: float, significant: bool) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.corp import Corp
-from dualfocal.plots.style import GREY, NotebookFigure, legend_below, plain, styled, tidy
+from dualfocal.plots.style import GREY, NotebookFigure, check_named, legend_below, plain, styled, tidy
 
 COLUMNS = 4
 SIZE = (4.6, 5.0)  # of a figure with one diagram, in inches
@@ -30,24 +30,30 @@ def required(target: Array | None) -> Array:
     return target
 
 
-def unit_square(axis: Axes) -> Axes:
+def axis_names(diagram: Evaluation | Corp) -> tuple[str, str]:
+    """Return what the axes show: the probability of class 1 and its frequency with ``binary="positive"``."""
+    return ("probability", "frequency") if diagram.positive else ("confidence", "accuracy")
+
+
+def unit_square(axis: Axes, ylabel: str = "accuracy") -> Axes:
     """Set both axes to the range 0 to 1, with space above."""
-    axis.set(xlim=(0, 1), ylim=(0, TOP), xticks=(0, 0.5, 1), yticks=(0, 0.2, 0.4, 0.6, 0.8, 1), ylabel="accuracy")
+    axis.set(xlim=(0, 1), ylim=(0, TOP), xticks=(0, 0.5, 1), yticks=(0, 0.2, 0.4, 0.6, 0.8, 1), ylabel=ylabel)
     axis.spines.left.set_bounds(0, 1)
     return tidy(axis)
 
 
-def density_strip(axis: Axes, edges: Floats, count: NDArray[np.int64]) -> Axes:
+def density_strip(axis: Axes, edges: Floats, count: NDArray[np.int64], xlabel: str = "confidence") -> Axes:
     """Draw the share of samples in each bin of confidence, in percent."""
     shares = 100 * count / max(float(count.sum()), 1.0)
     axis.bar(edges[:-1], shares, np.diff(edges), align="edge", color=GREY, edgecolor="white", linewidth=0.6)
-    axis.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel="confidence", ylabel="% of samples")
+    axis.set(xlim=(0, 1), xticks=(0, 0.5, 1), xlabel=xlabel, ylabel="% of samples")
     return tidy(axis)
 
 
 @styled()
 def panels(
     diagrams: Mapping[str, Diagram],
+    kind: type[Diagram],
     draw: Callable[[Axes, Diagram], Axes],
     density: Callable[[Diagram], Density],
     title: str,
@@ -60,6 +66,7 @@ def panels(
 
     ``lines_of_text`` is the number of lines above the diagonal; the titles of diagrams in ``highlight`` are bold.
     """
+    check_named(diagrams, kind, f"name -> {kind.__name__}")
     if not diagrams:
         raise ValueError("a reliability diagram needs at least one set of predictions")
     alone, columns = len(diagrams) == 1, min(len(diagrams), COLUMNS)
@@ -75,7 +82,7 @@ def panels(
         line, column = divmod(place, columns)
         top, strip = axes[2 * line : 2 * line + 2, column]
         draw(top, diagram)
-        density_strip(strip, *density(diagram))
+        density_strip(strip, *density(diagram), axis_names(diagram)[0])
         # No-break spaces keep the number of samples in one line.
         number = f"N\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{diagram.num_samples:,}"
         text = "\n".join(textwrap.wrap(f"{name}, {number}", 56 if alone else 34))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.corp import Corp, corp
-from dualfocal.plots._panels import SIZE, Density, panels, required, unit_square
+from dualfocal.plots._panels import SIZE, Density, axis_names, panels, required, unit_square
 from dualfocal.plots.style import BLUE, GREY, axes_or_new
 
 STRIP = np.linspace(0, 1, 41)  # edges of the bars below a diagram
@@ -53,7 +53,7 @@ def corp_diagram(
     elif target is not None:
         raise TypeError("a Corp has its own target; pass axes as ax=")
     with axes_or_new(ax, SIZE, legend=1) as axis:
-        draw_corp(axis, data).set_xlabel("confidence")
+        draw_corp(axis, data).set_xlabel(axis_names(data)[0])
     return axis
 
 
@@ -62,6 +62,7 @@ def draw_corp(axis: Axes, curve: Corp) -> Axes:
 
     The text shows the Brier score of the predicted class and its decomposition.
     """
+    _, outcome = axis_names(curve)
     axis.fill_between(
         curve.band_at,
         curve.low,
@@ -77,7 +78,7 @@ def draw_corp(axis: Axes, curve: Corp) -> Axes:
         curve.recalibrated,
         color=BLUE,
         linewidth=1.6,
-        label="accuracy by isotonic fit",
+        label=f"{outcome} by isotonic fit",
         marker="o" if len(curve.confidence) == 1 else "",  # a line of one point is invisible
     )
     text = (
@@ -85,7 +86,7 @@ def draw_corp(axis: Axes, curve: Corp) -> Axes:
         f"DSC {curve.dsc:.4f}, UNC {curve.unc:.4f}\nBrier {curve.score:.4f}"
     )
     axis.text(0.02, 1.04, text, va="bottom", linespacing=1.3)
-    unit_square(axis).set_ylim(top=TOP)
+    unit_square(axis, outcome).set_ylim(top=TOP)
     return axis
 
 
@@ -107,4 +108,4 @@ def corp_figure(curves: Mapping[str, Corp], *, title: str = "", remark: str = ""
     def density(curve: Corp) -> Density:
         return STRIP, np.histogram(curve.confidence, STRIP, weights=curve.count)[0].astype(np.int64)
 
-    return panels(curves, draw_corp, density, title, remark, lines_of_text=3)
+    return panels(curves, Corp, draw_corp, density, title, remark, lines_of_text=3)

@@ -1,6 +1,6 @@
 """Distributions of model outputs: maximum logits, and the probability of the rival class, q_j(x)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dualfocal.losses.rival import true_and_rival
 from dualfocal.metrics.arrays import Array, as_tensor
-from dualfocal.plots.style import Look, axes_or_new, look_of, plain, tidy
+from dualfocal.plots.style import Look, axes_or_new, check_named, look_of, plain, tidy
 
 Floats = NDArray[np.float64]
 
@@ -79,6 +79,7 @@ def max_logit_histogram(
     >>> [label.get_text() for label in ax.get_yticklabels()]
     ['focal', 'cross_entropy']
     """
+    check_named(logits, object, "method -> logits")
     values = {name: maximum_logits(rows) for name, rows in logits.items()}
     edges, densities = shared_histograms(values, bins)
     scale = HEIGHT / max(density.max() for density in densities.values())
@@ -122,6 +123,9 @@ def rival_boxplot(
     >>> [label.get_text() for label in ax.get_yticklabels()]
     ['focal', 'cross_entropy']
     """
+    check_named(predictions, Sequence, "method -> (logits, target)")
+    if not predictions:
+        raise ValueError("a box plot needs at least one method")
     values = {name: rival_probabilities(*pair) for name, pair in predictions.items()}
     with axes_or_new(ax, (5.2, 0.42 * len(values) + 1.2)) as axis:
         drawn = axis.boxplot(

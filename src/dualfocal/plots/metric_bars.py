@@ -14,7 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.special import stdtrit
 
+from dualfocal._checks import check_known
 from dualfocal.metrics import Evaluation
+from dualfocal.metrics.registry import METRICS
 from dualfocal.plots.style import (
     BLACK,
     DARK_GREY,
@@ -22,6 +24,7 @@ from dualfocal.plots.style import (
     Look,
     NotebookFigure,
     axes_or_new,
+    check_named,
     legend_below,
     look_of,
     plain,
@@ -57,7 +60,14 @@ class MetricBar:
         Args:
             evaluations: one evaluation per seed; the bar has a floor if all were made with ``inference=True``.
             metric: a key of :data:`~dualfocal.metrics.registry.METRICS`.
+
+        Raises:
+            TypeError: ``evaluations`` is no list of evaluations.
+            ValueError: the metric is unknown.
         """
+        check_known("metric", metric, METRICS)
+        if not isinstance(evaluations, Sequence) or not all(isinstance(each, Evaluation) for each in evaluations):
+            raise TypeError(f"expected a list of evaluations, one per seed, got {type(evaluations).__name__}")
         values = tuple(getattr(evaluation, metric) for evaluation in evaluations)
         floors = [each.inference.floors.get(metric) for each in evaluations if each.inference is not None]
         means = [floor.mean for floor in floors if floor is not None]
@@ -97,6 +107,7 @@ def metric_bars(
     >>> ax.set_xlabel("ECE [%]").get_text(), [label.get_text() for label in ax.get_yticklabels()]
     ('ECE [%]', ['focal', 'cross_entropy'])
     """
+    check_named(bars, MetricBar, "method -> MetricBar")
     with axes_or_new(ax, (4.2, 0.42 * len(bars) + 0.8)) as axis:
         places = np.arange(len(bars))[::-1]
         for i, (name, bar) in enumerate(bars.items()):

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dualfocal._table import quantity
 from dualfocal.metrics import CalibrationMonitor
 from dualfocal.plots.style import BLUE, DARK_GREY, GREY, VERMILION, NotebookFigure, axes_or_new, plain, styled, tidy
 
@@ -83,7 +84,8 @@ def evidence_figure(monitor: CalibrationMonitor) -> Figure:
         _label_time(bottom, monitor)
         tidy(bottom, grid="y")
         state = "no alarm" if monitor.alarm is None else f"alarm at {monitor.alarm.time}"
-        top.set_title(plain(f"{monitor.num_samples:,} samples in {monitor.num_periods:,} periods: {state}"))
+        size = f"{quantity(monitor.num_samples, 'sample')} in {quantity(monitor.num_periods, 'period')}"
+        top.set_title(plain(f"{size}: {state}"))
     return figure
 
 

@@ -30,5 +30,5 @@ def multilabel_figure(evaluation: MultilabelEvaluation, *, most: int = MOST, tit
         diagrams[label.name if label.name not in diagrams else f"label {label.name!r}"] = label.evaluation
     number = evaluation.num_labels
     remark = f"The worst {most} of {number} labels." if number > most else ""
-    remark += " Here, confidence is the probability of the label, accuracy its share among the samples."
+    remark += " Probability of the label, and its frequency among the samples."
     return reliability_figure(diagrams, title=title, remark=remark.strip())

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dualfocal.metrics import Evaluation, evaluate
 from dualfocal.metrics.arrays import Array
-from dualfocal.plots._panels import SIZE, Density, Floats, panels, required, unit_square
+from dualfocal.plots._panels import SIZE, Density, Floats, axis_names, panels, required, unit_square
 from dualfocal.plots.style import BLUE, DARK_GREY, VERMILION, axes_or_new
 
 LEVEL = 0.9
@@ -79,12 +79,13 @@ def reliability_diagram(
     elif target is not None:
         raise TypeError("an Evaluation has its own target; pass axes as ax=")
     with axes_or_new(ax, SIZE, legend=2) as axis:
-        draw_reliability(axis, data).set_xlabel("confidence")
+        draw_reliability(axis, data).set_xlabel(axis_names(data)[0])
     return axis
 
 
 def draw_reliability(axis: Axes, evaluation: Evaluation) -> Axes:
     """Draw bars of accuracy, the hatched gap to the mean confidence, and whiskers for a calibrated model."""
+    _, outcome = axis_names(evaluation)
     bins = evaluation.bins.to("cpu")
     edges, count = bins.edges.numpy(), bins.count.numpy()
     confidence, accuracy = bins.mean_confidence.numpy(), bins.accuracy.numpy()
@@ -105,7 +106,7 @@ def draw_reliability(axis: Axes, evaluation: Evaluation) -> Axes:
         alpha=0.35,
         edgecolor="white",
         linewidth=0.6,
-        label="accuracy",
+        label=outcome,
     )
     centre = confidence[full]
     axis.errorbar(
@@ -139,7 +140,7 @@ def draw_reliability(axis: Axes, evaluation: Evaluation) -> Axes:
     if evaluation.inference is not None:
         text += f"\nnoise floor {100 * evaluation.inference.floors['ece'].mean:.1f} %"
     axis.text(0.02, 1.05, text, va="bottom", linespacing=1.35)
-    return unit_square(axis)
+    return unit_square(axis, outcome)
 
 
 def reliability_figure(
@@ -164,4 +165,4 @@ def reliability_figure(
     def density(evaluation: Evaluation) -> Density:
         return evaluation.bins.edges.cpu().numpy(), evaluation.bins.count.cpu().numpy()
 
-    return panels(evaluations, draw_reliability, density, title, remark, highlight=highlight)
+    return panels(evaluations, Evaluation, draw_reliability, density, title, remark, highlight=highlight)

@@ -96,6 +96,20 @@ def varied(look: Look, place: int) -> Look:
     return replace(others[(place - 1) % len(others)], colour=look.colour) if place else look
 
 
+def check_named(values: object, kind: type, what: str) -> None:
+    """Raise a TypeError unless the values are a dict whose values are of this kind; ``what`` describes the dict.
+
+    >>> check_named([1.0], float, "method -> value")
+    Traceback (most recent call last):
+    TypeError: expected a dict, method -> value, got list
+    """
+    if not isinstance(values, Mapping):
+        raise TypeError(f"expected a dict, {what}, got {type(values).__name__}")
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"expected a dict, {what}, but the value of {name!r} is of type {type(value).__name__}")
+
+
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in our style; previous settings are restored afterwards, except for the interactive mode.
@@ -239,6 +253,7 @@ def save(figure: Figure | Axes, path: str | Path, *, dpi: float = DPI) -> None:
         dpi: dots per inch of a PNG.
 
     Raises:
+        TypeError: ``figure`` is neither a figure nor axes of one.
         ValueError: the suffix is unknown, or the file cannot be written.
         OSError: the disk is full.
 
@@ -250,14 +265,15 @@ def save(figure: Figure | Axes, path: str | Path, *, dpi: float = DPI) -> None:
     suffix = path.suffix.lower()
     if suffix not in METADATA:
         raise ValueError(f"the file of a figure must end in {', '.join(METADATA)}; got {str(path)!r}")
+    owner = figure.get_figure(root=True) if isinstance(figure, Axes) else figure
+    if not isinstance(owner, Figure):
+        raise TypeError(f"save needs a figure, or axes of one, got {type(owner).__name__}")
     fonts = logging.getLogger("fontTools")  # it warns of details of embedded fonts, which users cannot change
     level = fonts.level
     drawn = io.BytesIO()  # not the file: on a full disk, matplotlib hides the error behind one of its own
     with styled():
         fonts.setLevel(logging.ERROR)
         try:
-            owner = figure.get_figure(root=True) if isinstance(figure, Axes) else figure
-            assert owner is not None
             owner.savefig(drawn, format=suffix[1:], dpi=dpi, metadata=METADATA[suffix])
         finally:
             fonts.setLevel(level)

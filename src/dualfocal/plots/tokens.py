@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dualfocal._table import quantity
 from dualfocal.metrics.groups import GroupEvaluation
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.states.token_result import TokenEvaluation
@@ -113,7 +114,8 @@ def token_figure(result: TokenEvaluation, *, title: str = "") -> Figure:
             handles, labels = handles + more[0], labels + more[1]
         unique = dict(zip(labels, handles, strict=True))
         legend_below(figure, list(unique.values()), list(unique), columns=4)
-        size = f"{result.num_tokens:,} tokens in {result.num_sequences:,} sequences, perplexity {result.perplexity:.4g}"
+        size = f"{quantity(result.num_tokens, 'token')} in {quantity(result.num_sequences, 'sequence')}"
+        size += f", perplexity {result.perplexity:.4g}"
         figure.suptitle(plain(f"{title}: {size}" if title else size), fontsize=10)
     return figure
 

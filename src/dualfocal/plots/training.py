@@ -1,7 +1,7 @@
 """ECE over the epochs of training, and the figure of a study."""
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dualfocal.plots.style import BLUE, GREY, VERMILION, Look, NotebookFigure, axes_or_new, look_of, plain, styled, tidy
+from dualfocal.plots.style import (
+    BLUE,
+    GREY,
+    VERMILION,
+    Look,
+    NotebookFigure,
+    axes_or_new,
+    check_named,
+    look_of,
+    plain,
+    styled,
+    tidy,
+)
 
 if TYPE_CHECKING:
     from dualfocal.study import Summary
@@ -78,6 +90,9 @@ def ece_over_training(
     >>> ax.get_ylabel(), ax.lines[0].get_ydata().round(2).tolist()
     ('validation ECE [%]', [9.0, 7.0, 5.5])
     """
+    check_named(curves, Collection, "method -> ECE per epoch")
+    if not curves:
+        raise ValueError("curves must hold the values of at least one method")
     seeds = {name: per_seed(curve) for name, curve in curves.items()}
     with axes_or_new(ax, (6.2, 3.4), right=True) as axis:
         if floors:

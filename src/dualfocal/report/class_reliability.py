@@ -11,6 +11,7 @@ from dualfocal.report.curves import rounded
 from dualfocal.report.inputs import ReportInput
 
 MOST_PANELS = 300  # classes in the small diagrams of a page, of all models together
+CHANCE = 1.645  # standard errors of a 90 % range, the level of the diagrams in dualfocal.plots
 
 
 def class_reliability_figure(source: ReportInput, models: int) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def class_reliability_figure(source: ReportInput, models: int) -> dict[str, Any]
     Returns:
         ``classes``: for each class its ``name``, ``ece``, ``floor``, number of ``samples``, and its ``bins`` that are
         not empty, as columns ``low``, ``high``, ``count``, ``confidence`` (mean probability), ``accuracy`` (share of
-        the class) and ``chance`` (half of the 95 % range of a calibrated model); ``numClasses``: number of all classes.
+        the class) and ``chance`` (half of the 90 % range of a calibrated model); ``numClasses``: number of all classes.
     """
     bins = source.scanned.classes
     variance, factor = bound_of_variance(bins), noise_factor(bins, source.rows.weight, source.design_effect)
@@ -53,7 +54,7 @@ def class_reliability_figure(source: ReportInput, models: int) -> dict[str, Any]
 
 
 def bin_columns(bins: BinStats, variance: Tensor) -> dict[str, list[float]]:
-    """Return the bins that are not empty as columns, with the 95 % range of a calibrated model.
+    """Return the bins that are not empty as columns, with the 90 % range of a calibrated model.
 
     Args:
         bins: ``(B,)`` bins.
@@ -61,7 +62,7 @@ def bin_columns(bins: BinStats, variance: Tensor) -> dict[str, list[float]]:
     """
     kept = bins.count > 0
     # A continuity correction of half a sample, as in calibration.js: the number of correct samples is an integer.
-    chance = (1.96 * variance.sqrt() + 0.5) / bins.count
+    chance = (CHANCE * variance.sqrt() + 0.5) / bins.count
     columns = {
         "low": bins.edges[:-1],
         "high": bins.edges[1:],

@@ -82,7 +82,7 @@ def report_contents(
             "steps": STEPS,
         },
         "metrics": tables.model_tables(sources, calibrations),
-        "glossary": tables.glossary(),
+        "glossary": tables.glossary(positive),
         "selective": coverage_table(sources, [run["figures"]["coverage"] for run in runs]),
         "results": results(title, sources, calibrations, decision),
         "recipes": provenance.differences(sources),

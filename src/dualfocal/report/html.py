@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal._files import atomic_path, check_place
+from dualfocal._table import quantity
 from dualfocal.metrics.arrays import Array
 from dualfocal.report.calibrated import DEFAULT, calibrate
 from dualfocal.report.contents import report_contents
@@ -166,6 +167,7 @@ def write_report(
 
 def _page(contents: dict[str, Any], values: list[str]) -> bytes:
     settings = contents["settings"]
+    bins = quantity(settings["numBins"], "bin")
     scripts = [_resource(name) for name in SCRIPTS]
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
@@ -177,7 +179,7 @@ def _page(contents: dict[str, Any], values: list[str]) -> bytes:
         "policy": html.escape(policy),
         "title": html.escape(contents["title"]),
         "headline": html.escape(contents["headline"]),
-        "settings": f"{settings['numBins']} bins, {100 * settings['level']:.4g} % intervals, seed {settings['seed']}",
+        "settings": f"{bins}, {100 * settings['level']:.4g} % intervals, seed {settings['seed']}",
         "style": _resource("style.css"),
         "contents": as_inert_json(contents),
         "values": "\n".join(

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 import dualfocal
+from dualfocal._table import quantity
 from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics.inference.result import Inference
 from dualfocal.report.calibrated import Calibration
@@ -38,8 +39,8 @@ def _samples(sources: Sequence[ReportInput]) -> str:
     counts = sorted({(len(source.rows), source.rows.num_classes, source.rows.num_clusters) for source in sources})
     sizes = []
     for samples, num_classes, clusters in counts:
-        within = "" if clusters is None else f" in {clusters:,} clusters"
-        sizes.append(f"N = {samples:,} samples{within} of {num_classes:,} classes")
+        within = "" if clusters is None else f" in {quantity(clusters, 'cluster')}"
+        sizes.append(f"N = {quantity(samples, 'sample')}{within} of {num_classes:,} classes")
     weights = [source.evaluation.weights for source in sources if source.evaluation.weights is not None]
     if weights:
         effective = " or ".join(dict.fromkeys(f"{round(summary.effective):,}" for summary in weights))
@@ -50,10 +51,11 @@ def _samples(sources: Sequence[ReportInput]) -> str:
 
 def _scores(source: ReportInput, reading: Reading) -> str:
     scored = "the probability of class 1" if source.rows.positive else "the confidence of the predicted class"
+    bins = quantity(reading.num_bins, "bin")
     return (
-        f"The expected calibration error (ECE) of {scored} was computed with {reading.num_bins} bins of equal width, "
-        "the adaptive ECE with as many bins of equal mass; the debiased error is the root mean square gap over "
-        "the bins of the ECE, with the variance of the noise subtracted."
+        f"The expected calibration error (ECE) of {scored} was computed with {bins} of equal width, the adaptive ECE "
+        "with as many bins of equal mass; the debiased error is the root mean square gap over the bins of the ECE, "
+        "with the variance of the noise subtracted."
     )
 
 

@@ -13,7 +13,7 @@ from dualfocal.calibrators import CalibratorComparison, MethodScore
 from dualfocal.calibrators.comparison import LARGE, UNCALIBRATED, has_interval, nats
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.inference.result import Inference
-from dualfocal.metrics.registry import METRICS, TERMS, Metric
+from dualfocal.metrics.registry import METRICS, POSITIVE_TERMS, TERMS, Metric, meaning_of
 from dualfocal.metrics.result import finite
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.inputs import ReportInput
@@ -69,12 +69,13 @@ def calibrated_tables(source: ReportInput, calibration: Calibration) -> list[Tab
     return metric_tables(methods, source.rows.positive, "Metrics before and after each calibrator")
 
 
-def glossary() -> dict[str, dict[str, str]]:
-    """Return label and meaning of each term, by key."""
-    metrics = {name: (metric.heading, metric.meaning) for name, metric in METRICS.items()}
+def glossary(positive: bool = False) -> dict[str, dict[str, str]]:
+    """Return label and meaning of each term, by key; ``positive`` if the probability of class 1 is scored."""
+    metrics = {name: (metric.heading, meaning_of(name, positive=positive)) for name, metric in METRICS.items()}
+    terms = {**metrics, **TERMS, **(POSITIVE_TERMS if positive else {})}
     return {
         key: {"label": label, "meaning": f"{meaning[0].upper()}{meaning[1:]}."}
-        for key, (label, meaning) in {**metrics, **TERMS}.items()
+        for key, (label, meaning) in terms.items()
     }
 
 

@@ -152,6 +152,8 @@ def _accuracy_table(rows: "Mapping[str, ChoiceEvaluation]", score: str) -> Table
 
 
 def _calibration_table(rows: "Mapping[str, ChoiceEvaluation]") -> Table:
+    from dualfocal.metrics.verdict import p_text
+
     headings = ["task", "NLL", "Brier", "conf-acc", "ECE"]
     cells = []
     for name, row in rows.items():
@@ -165,7 +167,7 @@ def _calibration_table(rows: "Mapping[str, ChoiceEvaluation]") -> Table:
         ]
         if inference is not None:
             low, high = (f"{100 * end:.1f}" for end in inference.debiased_ece)
-            p = "" if row.p_adjusted is None else f"{row.p_adjusted:.3f}"
+            p = "" if row.p_adjusted is None else p_text(row.p_adjusted)
             line += [f"{100 * inference.floors['ece'].mean:.1f}", f"{low} - {high}", p]
             headings[5:] = ["floor", f"{100 * inference.level:.4g} % interval", "adj. p"]
         cells.append(line)

@@ -120,10 +120,10 @@ def print_evaluation(
     out: Console, name: str, evaluation: "Evaluation", class_names: tuple[str, ...] | None = None
 ) -> None:
     """Print the table of the metrics, what they mean, and the verdict."""
-    from dualfocal.metrics.registry import MEANINGS
+    from dualfocal.metrics.registry import footnote
 
     show(out, evaluation.table(), f"{name}: ")
-    say(out, MEANINGS, "dim", wrap=True)
+    say(out, footnote(positive=evaluation.positive), "dim", wrap=True)
     if evaluation.inference is not None:
         say(out, FLOOR, "dim", wrap=True)
         for metric, (low, high) in evaluation.inference.published.items():

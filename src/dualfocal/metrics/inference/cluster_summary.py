@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from dualfocal._table import quantity
+
 ENOUGH_CLUSTERS = 40  # effective clusters; with fewer, tests and intervals are not reliable
+NEGLIGIBLE = 1.05  # design effects below this one hardly matter
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class ClusterSummary:
         """Whether there are enough clusters for tests and intervals."""
         return self.effective >= ENOUGH_CLUSTERS
 
+    @property
+    def negligible(self) -> bool:
+        """Whether the clusters add hardly any noise: the design effect is printed as 1.0, or below."""
+        return self.design_effect < NEGLIGIBLE
+
     def information(self, num_samples: float) -> float:
         """Return the number of independent samples that would give the same variance, at most ``num_samples``."""
         return num_samples / max(self.design_effect, 1.0)
@@ -38,13 +46,14 @@ class ClusterSummary:
         ``effective`` is the effective sample size of weighted samples.
         """
         independent = round(self.information(num_samples if effective is None else effective))
-        text = (
-            f"{self.number:,} clusters, design effect {self.design_effect:.1f}: the {num_samples:,} samples carry the "
-            f"information of {independent:,}"
-        )
+        samples = f"the {quantity(num_samples, 'sample')}"
+        meaning = f"{samples} carry the information of {independent:,} independent ones."
+        if self.negligible and effective is None:
+            meaning = f"clusters add hardly any noise, and {samples} count as independent."
+        text = f"{quantity(self.number, 'cluster')}, design effect {self.design_effect:.1f}: {meaning}"
         if self.reliable:
-            return f"{text} independent ones."
+            return text
         return (
-            f"{text} independent ones. Most of the noise comes from so few clusters that they count as "
-            f"{self.effective:.0f} equal ones, fewer than {ENOUGH_CLUSTERS}: p-values and intervals are not reliable."
+            f"{text} Most of the noise comes from so few clusters that they count as {self.effective:.0f} equal ones, "
+            f"fewer than {ENOUGH_CLUSTERS}: p-values and intervals are not reliable."
         )

@@ -65,7 +65,7 @@ def cluster_inference(
             significance = SIGNIFICANCE / 2  # by Holm's method, for the first of two tests
     return replace(
         inference,
-        floors={name: _larger(floor, errors[name]) for name, floor in inference.floors.items()},
+        floors={name: larger_floor(floor, errors[name]) for name, floor in inference.floors.items()},
         p_value=p_value,
         debiased_ece=(min(inference.debiased_ece[0], low), max(inference.debiased_ece[1], high)),
         detectable=max(inference.detectable, top.detectable(significance)),
@@ -138,7 +138,8 @@ def cluster_gaps(noise: ClusterNoise, sums: Array, sizes: Array) -> GapDraws:
     )
 
 
-def _larger(floor: Floor, errors: Array) -> Floor:
+def larger_floor(floor: Floor, errors: Array) -> Floor:
+    """Return the floor of independent samples, or that of errors drawn by clusters if it is higher."""
     return Floor(max(floor.mean, float(errors.mean())), max(floor.q95, float(np.quantile(errors, 0.95))))
 
 

@@ -39,7 +39,7 @@ from dualfocal.metrics.bins import BinStats, debiased_square
 from dualfocal.metrics.inference import ranks
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.ranks import Array
-from dualfocal.metrics.inference.result import Inference, noise_floor
+from dualfocal.metrics.inference.result import Floor, Inference, noise_floor
 
 DRAWS = 1000  # draws of outcomes for floor and p-value
 CELLS = 256  # groups of samples of similar confidence that are drawn together, much finer than bins
@@ -92,6 +92,15 @@ def infer(
         draws=draws,
         seed=seed,
     )
+
+
+def floor_of_ece(
+    samples: Confidences, bins: BinStats, adaptive: BinStats, *, draws: int = DRAWS, seed: int = 0
+) -> Floor:
+    """Compute the noise floor of the ECE alone; the draws are those of :func:`infer`."""
+    bins, adaptive = _occupied(bins), _occupied(adaptive)
+    drawn, _ = _calibrated_outcomes(samples, (bins, adaptive), draws, np.random.default_rng(seed))
+    return noise_floor(_gaps(bins, drawn).abs().sum(1) / len(samples))
 
 
 def fine_p_value(samples: Confidences, bins: BinStats, *, draws: int, seed: int = 0) -> float:

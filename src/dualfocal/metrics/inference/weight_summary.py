@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from dualfocal._table import quantity
+
 ENOUGH_SAMPLES = 100  # effective samples; with fewer, tests and intervals are not reliable
 LARGE_SHARE = 0.05  # of the sum of all weights; a sample with more decides too much
 
@@ -34,9 +36,9 @@ class WeightSummary:
         """Say in words how much information the samples carry, and whether it is enough."""
         effective = f"{round(self.effective):,}"
         text = (
-            f"Weighted by label: the effective sample size of the {num_samples:,} samples is {effective}"
+            f"Weighted by label: the effective sample size of the {quantity(num_samples, 'sample')} is {effective}"
             if self.by_label
-            else f"Weighted: the {num_samples:,} samples carry the information of {effective}"
+            else f"Weighted: the {quantity(num_samples, 'sample')} carry the information of {effective}"
         )
         text += "; the uncertainty of estimated weights is not included."
         if self.effective < ENOUGH_SAMPLES:

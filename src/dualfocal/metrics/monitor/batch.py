@@ -6,6 +6,8 @@ from typing import Any, Self
 
 import torch
 
+from dualfocal._checks import check_count
+from dualfocal._table import quantity
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.bins import SUMS, BinStats
 from dualfocal.metrics.calibration import top_bins
@@ -28,10 +30,16 @@ class MonitorBatch:
     Args:
         top: confidences of the predicted class, ``(B,)``.
         classes: probabilities of each class, ``(C, B)`` (None: the monitor is not class-wise).
+        model_classes: number of classes of the model (None: unknown, such as for confidences alone).
     """
 
     top: BinStats
     classes: BinStats | None = None
+    model_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            object.__setattr__(self, "model_classes", len(self.classes.count))
 
     @classmethod
     def from_predictions(
@@ -53,7 +61,8 @@ class MonitorBatch:
             ValueError: a shape, dtype, probability or option is invalid, or no sample is left.
             IndexError: a target is not a class index.
         """
-        if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
+        confidence_only = input == "confidence"
+        if confidence_only:  # calibrated like the probability of class 1, which is "the prediction is right"
             if classwise or binary == "positive":
                 setting = "classwise=True" if classwise else 'binary="positive"'
                 raise ValueError(f"{setting} needs the probabilities of all classes, not only the confidence")
@@ -61,12 +70,13 @@ class MonitorBatch:
         rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, class_names=class_names)
         stats = scan(rows, num_bins=num_bins, classwise=classwise)
         top = top_bins(stats, rows, num_bins, None).to("cpu")
-        return cls(top, stats.classes.to("cpu") if classwise else None)
+        classes = stats.classes.to("cpu") if classwise else None
+        return cls(top, classes, None if confidence_only else rows.num_classes)
 
     @classmethod
     def from_binned(cls, state: BinnedPredictions, *, classwise: bool = False) -> Self:
         """Take the bins of predictions that were summed up, for example by a database."""
-        return cls(state.bins, state.class_bins if classwise else None)
+        return cls(state.bins, state.class_bins if classwise else None, state.num_classes)
 
     @property
     def num_samples(self) -> int:
@@ -90,10 +100,12 @@ class MonitorBatch:
     def __add__(self, other: Self) -> Self:
         if not isinstance(other, MonitorBatch):
             return NotImplemented
-        if self.top.num_bins != other.top.num_bins or self.num_classes != other.num_classes:
+        known = {number for number in (self.model_classes, other.model_classes) if number is not None}
+        same_classes = self.num_classes == other.num_classes and len(known) < 2
+        if self.top.num_bins != other.top.num_bins or not same_classes:
             raise ValueError(f"cannot merge {self!r} and {other!r}: they need the same numbers of bins and classes")
         both = None if self.classes is None or other.classes is None else self.classes + other.classes
-        return type(self)(self.top + other.top, both)
+        return type(self)(self.top + other.top, both, next(iter(known), None))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MonitorBatch):
@@ -103,8 +115,9 @@ class MonitorBatch:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        classes = f", {self.num_classes} classes" if self.num_classes else ""
-        return f"MonitorBatch({self.num_samples:,} samples, {self.top.num_bins} bins{classes})"
+        classes = "" if self.model_classes is None else f", {quantity(self.model_classes, 'class')}"
+        samples, bins = quantity(self.num_samples, "sample"), quantity(self.top.num_bins, "bin")
+        return f"MonitorBatch({samples}, {bins}{classes})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sums for JSON, to be sent to the process that has the monitor."""
@@ -112,6 +125,8 @@ class MonitorBatch:
         for name in PARTS:
             part = getattr(self, name)
             content[name] = None if part is None else {key: getattr(part, key).tolist() for key in SUMS}
+        if self.classes is None and self.model_classes is not None:
+            content["model_classes"] = self.model_classes
         return content
 
     @classmethod
@@ -125,9 +140,17 @@ class MonitorBatch:
             if content["schema"] != SCHEMA:
                 raise ValueError(f"it has schema {content['schema']}, this version reads schema {SCHEMA}")
             top, classes = content["top"], content["classes"]
-            return cls(_read_bins(top, 1), None if classes is None else _read_bins(classes, 2))
+            return cls(_read_bins(top, 1), None if classes is None else _read_bins(classes, 2), known_classes(content))
         except (KeyError, TypeError, RuntimeError, OverflowError) as error:
             raise ValueError(f"this is not the content of a MonitorBatch: {error!r}") from error
+
+
+def known_classes(content: Mapping[str, Any]) -> int | None:
+    """Read the number of classes of a model from JSON; None if it is unknown, also in files of older versions."""
+    number = content.get("model_classes")
+    if number is not None:
+        check_count("model_classes", number, 2)
+    return number
 
 
 def _read_bins(content: Mapping[str, Any], ndim: int) -> BinStats:

@@ -10,9 +10,10 @@ from numbers import Real
 from typing import Any, Self
 
 from dualfocal._checks import check_choice, check_count
+from dualfocal._table import quantity
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.monitor._gamblers import Gamblers
-from dualfocal.metrics.monitor.batch import MonitorBatch
+from dualfocal.metrics.monitor.batch import MonitorBatch, known_classes
 from dualfocal.metrics.monitor.history import Alarm, Period, Source, finite_number, shortened
 from dualfocal.metrics.monitor.verdict import monitor_verdict
 from dualfocal.metrics.rows import BINARY
@@ -106,6 +107,7 @@ class CalibrationMonitor:
         self.history: list[Period] = []
         self.num_periods = self.num_samples = 0
         self.log_peak = 0.0
+        self._model_classes: int | None = None  # known from the first batch on that holds more than confidences
         self._gamblers = Gamblers(self._num_classes, self.num_bins)
 
     @property
@@ -227,18 +229,25 @@ class CalibrationMonitor:
         if not batch.num_samples:
             raise ValueError("no samples: a batch must hold at least one")
         if batch.top.num_bins != self.num_bins:
-            raise ValueError(f"the batch has {batch.top.num_bins} bins, but the monitor has {self.num_bins}")
+            raise ValueError(
+                f"the batch has {quantity(batch.top.num_bins, 'bin')}, but the monitor has {self.num_bins}"
+            )
         if self.classwise != (batch.classes is not None):
             raise ValueError(f"the monitor has classwise={self.classwise}, but the batch was collected by another one")
         if self.classwise and not self.num_periods:
             self._num_classes = batch.num_classes
             self._gamblers = Gamblers(self._num_classes, self.num_bins)
-        if batch.num_classes != self._num_classes:
-            raise ValueError(f"the batch has {batch.num_classes} classes, but the monitor has {self._num_classes}")
+        known = self._num_classes or self._model_classes
+        if known is not None and batch.model_classes not in (None, known):
+            raise ValueError(
+                f"the batch has {batch.model_classes} classes, but the monitor has {known}: for another model, use "
+                "another monitor, or call reset() first"
+            )
         self._add(batch, _label(time))
 
     def _add(self, batch: MonitorBatch, time: str) -> None:
         self._gamblers.play(batch.rows, self.tolerance, self.cluster_size)
+        self._model_classes = self._model_classes or batch.model_classes
         self.num_periods += 1
         self.num_samples += batch.num_samples
         log_evidence = self.log_evidence
@@ -268,6 +277,7 @@ class CalibrationMonitor:
             "alarm": None if self.alarm is None else self.alarm.to_dict(),
             "history": [period.to_dict() for period in self.history],
             "cells": self._gamblers.to_dict(),
+            **({} if self.classwise or self._model_classes is None else {"model_classes": self._model_classes}),
         }
 
     @classmethod
@@ -285,6 +295,7 @@ class CalibrationMonitor:
             for name, value in counts.items():
                 check_count(name, value, low=0)
             monitor._num_classes, monitor.num_periods, monitor.num_samples = counts.values()
+            monitor._model_classes = known_classes(content)
             monitor._gamblers = Gamblers.from_dict(
                 content["cells"], monitor._num_classes, monitor.num_bins, monitor.num_periods
             )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dualfocal._table import printable
+from dualfocal._table import printable, quantity
 from dualfocal.metrics.monitor.history import Source
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ def monitor_verdict(monitor: "CalibrationMonitor", class_names: Sequence[str] | 
     alarm, limit = monitor.alarm, -math.log(monitor.alpha)
     beyond = f" beyond the tolerance of {monitor.tolerance:g}" if monitor.tolerance else ""
     if alarm is None:
-        seen = f"{_count(monitor.num_samples, 'sample')} in {_count(monitor.num_periods, 'period')}"
+        seen = f"{quantity(monitor.num_samples, 'sample')} in {quantity(monitor.num_periods, 'period')}"
         return (
             f"No alarm: no miscalibration detected{beyond} ({seen}). The evidence is "
             f"{evidence_text(monitor.log_evidence)}; an alarm needs {evidence_text(limit)}, which at most "
             f"{100 * monitor.alpha:g} % of calibrated models ever reach."
         )
     source = monitor.source if monitor.log_evidence >= limit else alarm.source
-    seen = f"{_count(alarm.num_samples, 'sample')} in {_count(alarm.num_periods, 'period')}"
+    seen = f"{quantity(alarm.num_samples, 'sample')} in {quantity(alarm.num_periods, 'period')}"
     return (
         f"Alarm: miscalibrated{beyond}, noticed at {printable(alarm.time)} after {seen}. "
         f"{describe(source, monitor.binary, class_names)} At most 1 of {evidence_text(monitor.log_peak)} calibrated "
@@ -56,7 +56,7 @@ def describe(source: Source, binary: str | None = None, class_names: Sequence[st
     within = "" if (source.low, source.high) == (0.0, 1.0) else part
     return (
         f"{kind}{since}: {within}mean {mean} {100 * source.confidence:.1f} %, {truth} {100 * source.accuracy:.1f} % "
-        f"({_count(source.num_samples, 'sample')})."
+        f"({quantity(source.num_samples, 'sample')})."
     )
 
 
@@ -70,7 +70,3 @@ def evidence_text(log_evidence: float) -> str:
         return f"10^{int(log_evidence / math.log(10))}"
     value = math.exp(log_evidence)
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_ignore_index
-from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal._checks import check_choice, check_ignore_index, listed
+from dualfocal.metrics.arrays import Array, as_tensor, column_names, in_column_order, names_of_classes
 from dualfocal.metrics.rows import INPUTS, ROUNDING, Rows, as_rows, cluster_codes
 
 
@@ -79,13 +79,17 @@ def as_entries(
     check_ignore_index(ignore_index)
     if ignore_index in (0, 1):
         raise ValueError(f"ignore_index must not be 0 or 1 with task='multilabel', got {ignore_index}")
-    names = _names(logits, class_names)
+    if columns := column_names(logits):
+        target = in_column_order("target", target, columns, "the predictions")
+    elif class_names is not None:
+        target = in_column_order("target", target, tuple(map(str, class_names)), "class_names")
     values = as_tensor("logits" if input != "probs" else "probabilities", logits).detach()
     labels = as_tensor("target", target).detach()
     _check_shapes(values, labels)
-    names = names or tuple(map(str, range(values.shape[1])))
-    if len(names) != values.shape[1] or len(set(names)) < len(names):
-        raise ValueError(f"class_names must be {values.shape[1]} distinct names, one per label, got {len(set(names))}")
+    number = values.shape[1]
+    names = names_of_classes(logits, class_names, number=number, kind="label") or tuple(map(str, range(number)))
+    if len(set(names)) < number:
+        raise ValueError(f"the columns of the predictions must have distinct names, got {listed(names)}")
     keep = labels != ignore_index
     _check_targets(labels, keep, ignore_index, names)
     if input is None and bool(((values >= 0) & (values <= 1) | ~keep).all()):
@@ -99,11 +103,6 @@ def as_entries(
     if not bool(used.all()):
         values, labels, keep = values[used], labels[used], keep[used]
     return Entries(values, labels, keep, input or "logits", names, cluster)
-
-
-def _names(logits: Array, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    columns = getattr(logits, "columns", ()) if class_names is None else class_names
-    return tuple(str(name) for name in columns)
 
 
 def _check_shapes(values: Tensor, target: Tensor) -> None:

@@ -30,13 +30,14 @@ from dualfocal._checks import check_count, check_level
 from dualfocal.metrics._several import tracked
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.calibration import top_bins
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.inference.cluster_noise import ClusterNoise
 from dualfocal.metrics.inference.cluster_sums import RowClusterSums
-from dualfocal.metrics.inference.clusters import fine_cluster_p_value, noise_of_ece
+from dualfocal.metrics.inference.clusters import fine_cluster_p_value, larger_floor, noise_of_ece
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.result import Floor
-from dualfocal.metrics.inference.top_label import fine_p_value
+from dualfocal.metrics.inference.top_label import fine_p_value, floor_of_ece
 from dualfocal.metrics.multilabel.entries import Entries, as_entries
 from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
 from dualfocal.metrics.result import Evaluation, inference_of
@@ -181,6 +182,24 @@ def _evaluate(rows: Rows, stats: Scan, settings: _Settings, num_tests: int = 1) 
         sums = RowClusterSums(rows.cluster, stats)
         p = max(p, fine_cluster_p_value(sums, result.bins, draws=draws, seed=settings.seed))
     return replace(result, inference=replace(result.inference, p_value=p))
+
+
+def macro_floor_mean(entries: Entries, *, num_bins: int = 15, draws: int = 1000, seed: int = 0) -> float:
+    """Return the mean of the macro floor of :func:`evaluate_multilabel`, without tests and intervals."""
+    floors = []
+    for index in range(entries.num_labels):
+        rows = entries.label(index)
+        if rows is None or (entries.cluster is not None and rows.cluster is None):
+            continue
+        stats = scan(rows)
+        bins = top_bins(stats, rows, num_bins, None)
+        samples = SortedConfidences.from_units(stats.confidence, stats.correct)
+        floor = floor_of_ece(samples, bins, samples.adaptive_bins(num_bins), draws=draws, seed=seed)
+        if rows.cluster is not None:
+            sums = RowClusterSums(rows.cluster, stats)
+            floor = larger_floor(floor, noise_of_ece(ClusterNoise(sums.num_clusters, draws, seed), sums, bins))
+        floors.append(floor.mean)
+    return float(np.mean(floors)) if floors else math.nan
 
 
 def _macro_floor(labels: Sequence[LabelEvaluation], noise: NDArray[np.float64]) -> Floor:

@@ -12,7 +12,7 @@ from dualfocal.metrics.multilabel.verdict import FEW, multilabel_verdict
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.result import Evaluation, finite, inference_of
-from dualfocal.metrics.verdict import percent_text
+from dualfocal.metrics.verdict import p_text, percent_text
 
 SCHEMA = 1
 MOST_SHOWN = 20  # labels in a table
@@ -226,10 +226,11 @@ class MultilabelEvaluation(Printed):
             if self.inference is not None:
                 low, high = label.inference.debiased_ece
                 floor = label.inference.floors["ece"].mean
-                row += [f"{100 * floor:.2f}", f"{100 * low:.2f} - {100 * high:.2f}", f"{label.p_adjusted:.3f}"]
+                row += [f"{100 * floor:.2f}", f"{100 * low:.2f} - {100 * high:.2f}", p_text(label.p_adjusted)]
             rows.append(row)
         which = f"the worst {most} of {self.num_labels} labels" if self.num_labels > most else "worst first"
-        return Table(headings, rows, f"by label, {which}; percent")
+        order = "by ECE" if self.inference is None else "miscalibrated ones first, by the lower end of the interval"
+        return Table(headings, rows, f"by label, {which} ({order}); percent")
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
         """Return a flat dict of floats for a logger; values that are not finite are left out.

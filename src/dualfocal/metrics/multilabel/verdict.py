@@ -25,6 +25,8 @@ def multilabel_verdict(result: "MultilabelEvaluation", inference: Inference, mac
     """
     pooled = confidence_verdict(result.micro, inference, result.p_adjusted <= SIGNIFICANCE)
     pooled = pooled.replace("Probabilities of class 1", "probabilities").replace("the share of class 1", "the truth")
+    if not result.clusters_given:  # the clusters are the samples
+        pooled = pooled.replace("too few clusters", "too few samples")
     ece, floor, q95 = (f"{100 * x:.2f}" for x in (result.macro_ece, macro_floor.mean, macro_floor.q95))
     sentences = [
         _labels_sentence(result),
@@ -51,11 +53,13 @@ def _labels_sentence(result: "MultilabelEvaluation") -> str:
 
 def _dependence_sentence(result: "MultilabelEvaluation", clusters: ClusterSummary) -> str:
     unit = "cluster" if result.clusters_given else "sample"
+    number, effect = result.num_entries, f"(design effect {clusters.design_effect:.1f})"
     text = (
-        f"The entries of a {unit} depend on each other (design effect {clusters.design_effect:.1f}): the "
-        f"{result.num_entries:,} entries carry the information of "
-        f"{round(clusters.information(result.num_entries)):,} independent ones."
+        f"The entries of a {unit} depend on each other {effect}: the {number:,} entries carry the information of "
+        f"{round(clusters.information(number)):,} independent ones."
     )
+    if clusters.negligible:
+        text = f"The entries of a {unit} hardly depend on each other {effect}."
     if clusters.reliable:
         return text
     return (

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_count, check_level
+from dualfocal._table import quantity
 from dualfocal.metrics.bins import SUMS, BinStats
 from dualfocal.metrics.evaluation import evaluate_bins, infer_both
 from dualfocal.metrics.inference.cluster_sums import ClusterSums
@@ -95,7 +96,9 @@ class BinnedConfidences:
 
     def __repr__(self) -> str:
         classes = f"{self.num_classes} classes, " if self.num_classes else ""
-        return f"{type(self).__name__}({self.num_samples:,} samples, {classes}{self.num_bins} bins)"
+        return (
+            f"{type(self).__name__}({quantity(self.num_samples, 'sample')}, {classes}{quantity(self.num_bins, 'bin')})"
+        )
 
     @property
     def class_bins(self) -> BinStats | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_count
+from dualfocal._table import quantity
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.result import Evaluation, check_schema
 from dualfocal.metrics.rows import cluster_names
@@ -82,8 +83,8 @@ class ClusteredState(Generic[Binned]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        samples = f"{self.num_samples:,} samples in {self.num_clusters:,} clusters"
-        return f"{type(self).__name__}({samples}, {self.num_bins} bins)"
+        samples = f"{quantity(self.num_samples, 'sample')} in {quantity(self.num_clusters, 'cluster')}"
+        return f"{type(self).__name__}({samples}, {quantity(self.num_bins, 'bin')})"
 
     def evaluate(self, *, inference: bool = True, level: float = 0.9, draws: int = 1000, seed: int = 0) -> Evaluation:
         """Compute the metrics of all samples. Noise floors, tests and interval allow for the clusters.

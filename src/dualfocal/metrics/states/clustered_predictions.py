@@ -4,6 +4,7 @@ from typing import Self
 
 import numpy as np
 
+from dualfocal._table import quantity
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.bins import SUMS
 from dualfocal.metrics.states._cluster_table import Integers
@@ -123,6 +124,6 @@ class ClusteredPredictions(ClusteredState[BinnedPredictions]):
         return np.concatenate([*cells, by_class.reshape(-1)])
 
     def __repr__(self) -> str:
-        samples = f"{self.num_samples:,} samples in {self.num_clusters:,} clusters"
+        samples = f"{quantity(self.num_samples, 'sample')} in {quantity(self.num_clusters, 'cluster')}"
         classes = 0 if self.binned is None else self.binned.num_classes
-        return f"ClusteredPredictions({samples}, {classes} classes, {self.num_bins} bins)"
+        return f"ClusteredPredictions({samples}, {classes} classes, {quantity(self.num_bins, 'bin')})"

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_count
+from dualfocal._table import quantity
 from dualfocal.metrics._several import tracked
 from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.groups import GroupEvaluation, draws_for_groups
@@ -163,8 +164,8 @@ class TokenConfidences:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        size = f"{self.num_tokens:,} tokens in {self.num_sequences:,} sequences"
-        return f"TokenConfidences({size}, {self.num_bins} bins)"
+        size = f"{quantity(self.num_tokens, 'token')} in {quantity(self.num_sequences, 'sequence')}"
+        return f"TokenConfidences({size}, {quantity(self.num_bins, 'bin')})"
 
     def evaluate(
         self,

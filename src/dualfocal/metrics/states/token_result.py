@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from dualfocal._table import Table
+from dualfocal._table import Table, quantity
 from dualfocal.metrics.groups import GroupEvaluation, group_headings, group_row
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.printed import Printed
@@ -75,8 +75,8 @@ class TokenEvaluation(Printed):
         rows += [group_row(name, group.evaluation, group.p_adjusted) for name, group in self.groups()]
         headings = ["", "tokens", *group_headings(self.evaluation), "p"]
         title = (
-            f"{self.num_tokens:,} tokens in {self.num_sequences:,} sequences, perplexity {self.perplexity:.4g}; "
-            "percent; p of groups is adjusted"
+            f"{quantity(self.num_tokens, 'token')} in {quantity(self.num_sequences, 'sequence')}, perplexity "
+            f"{self.perplexity:.4g}; percent; p of groups is adjusted"
         )
         omitted = f"; left out, in one sequence only: {', '.join(self.omitted)}" if self.omitted else ""
         return Table(headings, rows, title + omitted)

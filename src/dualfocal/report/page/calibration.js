@@ -3,7 +3,7 @@
 // test compares every number with them.
 const Calibration = (() => {
   const ONE = 2 ** 32; // confidences are rounded to multiples of 2^-32, as in metrics/bins.py
-  const CHANCE = 1.96; // standard errors of a 95 % range
+  const CHANCE = 1.645; // standard errors of a 90 % range, as in plots/reliability.py
 
   // Decode the arrays of a base64 block as `spec` describes them.
   function decode(base64, spec) {

@@ -16,7 +16,7 @@ const Charts = (() => {
   const percentAxis = (label, more = {}) => ({ label, ticks: 5, tickFormat: hundredfold, ...more });
   const diagonal = () => Plot.line([[0, 0], [1, 1]], { strokeOpacity: 0.55, strokeDasharray: "4,4" });
 
-  // The 95 % range of a calibrated model in each bin.
+  // The 90 % range of a calibrated model in each bin.
   const range = (bins) =>
     Plot.ruleX(bins, {
       x: "confidence",
@@ -57,12 +57,12 @@ const Charts = (() => {
       `mean ${words.forecast} ${percent(bin.confidence)}`,
       `${words.outcome} ${percent(bin.accuracy)}`,
       gap <= bin.chance
-        ? `gap ${points}, not significant (95 % range ±${(100 * bin.chance).toFixed(1)})`
-        : `${bin.gap > 0 ? words.over : words.under} by ${points} (95 % range ±${(100 * bin.chance).toFixed(1)})`,
+        ? `gap ${points}, within the 90 % range ±${(100 * bin.chance).toFixed(1)}`
+        : `${bin.gap > 0 ? words.over : words.under} by ${points}, beyond the 90 % range ±${(100 * bin.chance).toFixed(1)}`,
     ].join("\n");
   }
 
-  // Accuracy by confidence: bars, the diagonal, the 95 % range of a calibrated model, and the gap.
+  // Accuracy by confidence: bars, the diagonal, the 90 % range of a calibrated model, and the gap.
   function reliability(live, name, width) {
     const bins = live.bins.filter((bin) => bin.count),
       words = wordsOf(live);

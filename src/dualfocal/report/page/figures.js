@@ -112,7 +112,7 @@ const Figures = (() => {
     }
     const effect = run.figures.designEffect;
     const caution = effect
-      ? ` The 95 % ranges allow for the clusters by the design effect of all samples, ${effect.toFixed(1)}.`
+      ? ` The 90 % ranges allow for the clusters by the design effect of all samples, ${effect.toFixed(1)}.`
       : "";
     drawOverlay(run.figures.overlay, effect ? " The range allows for the clusters by the design effect." : "");
     drawClasses(run.figures.classReliability, caution);

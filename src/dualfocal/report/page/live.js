@@ -105,6 +105,9 @@ const Live = (() => {
       ? "The class filter selects samples by their predicted class."
       : `There is no class filter: ${contents.noFilter}.`;
     if (contents.positive) {
+      byId("reliability-meaning").textContent =
+        "What this means: of the samples with a probability of 80 %, 80 % should be of class 1. " +
+        "Bars below the diagonal: the probabilities are too high. Bars above it: too low.";
       byId("key-over").textContent = "probability too high, or class 0";
       byId("key-under").textContent = "probability too low, or class 1";
     }
@@ -217,7 +220,7 @@ const Live = (() => {
     return {
       caption: `Bins of ${name}`,
       sortable: true,
-      columns: ["above", "to", "samples", words.forecast, words.outcome, "difference", "95 % range ±"].map((title) => ({
+      columns: ["above", "to", "samples", words.forecast, words.outcome, "difference", "90 % range ±"].map((title) => ({
         title,
         help: "",
         numeric: true,

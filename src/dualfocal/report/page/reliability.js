@@ -17,15 +17,15 @@ const Reliability = (() => {
     );
   }
 
-  const rowsOf = (name, bins) =>
+  const rowsOf = (name, bins, words) =>
     bins.map((bin) => ({
       series: name,
       above: bin.low,
       to: bin.high,
       samples: bin.count,
-      "mean confidence": bin.confidence,
-      accuracy: bin.accuracy,
-      "95 % range of a calibrated model": bin.chance,
+      [`mean ${words.forecast}`]: bin.confidence,
+      [words.outcome]: bin.accuracy,
+      "90 % range of a calibrated model": bin.chance,
     }));
 
   // Lines of several series {name, bins, colour, dash, strong, r, hollow} in one diagram.
@@ -56,7 +56,7 @@ const Reliability = (() => {
     const points = series.map(({ name, bins }) =>
       bins.map((bin) => ({ ...at(bin.confidence, bin.accuracy), text: () => `${name}\n${describe(bin, words)}` })),
     );
-    return { node: Readout.attach(sheet, points), rows: series.flatMap(({ name, bins }) => rowsOf(name, bins)) };
+    return { node: Readout.attach(sheet, points), rows: series.flatMap(({ name, bins }) => rowsOf(name, bins, words)) };
   }
 
   // All models in one diagram; `results` are those of Calibration.evaluate.
@@ -83,7 +83,7 @@ const Reliability = (() => {
     const caption = ({ name, ece }) => `${name}: ECE ${percent(ece, 2)}`;
     const entries = [
       ...series.map((curve) => ({ ...curve, text: caption(curve) })),
-      { text: `95 % range if calibrated, ${method}`, colour: "var(--muted)", kind: "area", opacity: 0.4 },
+      { text: `90 % range if calibrated, ${method}`, colour: "var(--muted)", kind: "area", opacity: 0.4 },
     ];
     return {
       ...lines(series, words, width, entries, [series[1].bins]),
@@ -101,7 +101,7 @@ const Reliability = (() => {
     const top = Sheet.legend(sheet, [
       { text: "probability too high", colour: "var(--over)", kind: "dot" },
       { text: "too low", colour: "var(--under)", kind: "dot" },
-      { text: "95 % range of a calibrated model", colour: "var(--muted)", kind: "area", opacity: 0.4 },
+      { text: "90 % range of a calibrated model", colour: "var(--muted)", kind: "area", opacity: 0.4 },
     ]);
     const words = { forecast: "probability", outcome: "share" };
     const digits = shown[0].ece < 0.002 ? 3 : 2; // of many classes, each has a small error
@@ -139,7 +139,7 @@ const Reliability = (() => {
     return {
       node: Readout.attach(sheet, points),
       label: `Reliability of ${shown.length} classes, worst first: ${worst.name}, ECE ${percent(worst.ece, 2)}, noise floor ${percent(worst.floor, 2)}`,
-      rows: shown.flatMap(({ name, bins }) => rowsOf(name, binsOf(bins))),
+      rows: shown.flatMap(({ name, bins }) => rowsOf(name, binsOf(bins), words)),
     };
   }
 
