@@ -45,6 +45,14 @@ def test_the_workflow_tests_the_declared_versions_of_python() -> None:
     assert project["requires-python"] == f">=3.{declared[0]}"
 
 
+def test_every_subpackage_is_imported_when_it_is_used() -> None:
+    folders = sorted(path.parent.name for path in (ROOT / "src" / "dualfocal").glob("*/__init__.py"))
+    names = [name for name in folders if name != "cli"]
+    script = f"import dualfocal\nprint(*(getattr(dualfocal, name).__name__ for name in {names}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [f"dualfocal.{name}" for name in names]
+
+
 def test_every_loss_is_a_public_name() -> None:
     for name, cls in dualfocal.LOSSES.items():
         assert cls.__name__ in dualfocal.__all__

@@ -1,6 +1,7 @@
 """SQL is built without a database: names and texts are quoted, arguments are checked, columns have types."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +112,11 @@ def test_a_place_that_is_no_database_is_named_without_its_password() -> None:
     with pytest.raises(ValueError, match="no such DuckDB file") as error, open_database(place):
         pass
     assert "secret" not in str(error.value)
+
+
+def test_a_prediction_file_is_no_database(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="pip install duckdb")
+    path = tmp_path / "a.csv"
+    path.write_text("prob_0,prob_1,label\n0.5,0.5,1\n")
+    with pytest.raises(ValueError, match=r"is not a DuckDB file; .* SELECT . FROM '.*a.csv'"), open_database(str(path)):
+        pass

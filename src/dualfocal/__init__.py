@@ -48,6 +48,24 @@ __all__ = [
     "load_calibrator",
 ]
 
+_SUBPACKAGES = (
+    "calibrators",
+    "data",
+    "integrations",
+    "kernels",
+    "losses",
+    "metrics",
+    "models",
+    "paper",
+    "plots",
+    "predictions",
+    "report",
+    "runs",
+    "study",
+    "theory",
+    "train",
+)
+
 
 def __getattr__(name: str) -> Any:
     """Import public names lazily, so that ``dualfocal --help`` does not import torch."""
@@ -55,7 +73,7 @@ def __getattr__(name: str) -> Any:
     for module in modules:
         if hasattr(module, name):
             return getattr(module, name)
-    if name in ("calibrators", "losses", "metrics", "models", "plots", "predictions", "report", "study", "theory"):
+    if name in _SUBPACKAGES:
         return import_module(f"dualfocal.{name}")
     raise AttributeError(f"module 'dualfocal' has no attribute {name!r}")
 

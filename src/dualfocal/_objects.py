@@ -92,8 +92,9 @@ def load_object(kind: str, name: str) -> Any:
             ) from error
     for attribute in attributes.split("."):
         if not hasattr(value, attribute):
+            offered = [key for key, member in vars(value).items() if callable(member) and not key.startswith("_")]
             raise ValueError(
-                f"{kind} {name!r}: module {module_name!r} has no {attribute!r}{did_you_mean(attribute, vars(value))}"
+                f"{kind} {name!r}: module {module_name!r} has no {attribute!r}{did_you_mean(attribute, offered)}"
             )
         value = getattr(value, attribute)
     return value

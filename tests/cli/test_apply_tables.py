@@ -76,6 +76,29 @@ def test_every_other_column_stays(run, suffix, target_suffix):
     assert read.target.tolist() == [0, 2, 2, 1]
 
 
+def test_numbers_of_a_csv_are_numbers_in_a_parquet_if_nothing_is_lost(run):
+    numbers = {"week": [1, 20, 3, -4], "age": [67.59351258646508, 3, 0.5, -1e-05]}
+    texts = {"id": ["007", "8", "9", "10"], "code": ["1e5", "2", "3", "4"], "version": ["1.1", "1.10", "1.2", "1.3"]}
+    write("in.csv", {**numbers, **texts, **{f"logit_{k}": LOGITS[:, k] for k in range(3)}})
+    run("apply", "cal.safetensors", "in.csv", "--out", "out.parquet")
+    got = columns_of("out.parquet")
+    assert {name: got[name] for name in (*numbers, *texts)} == numbers | texts
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_percent_stays_percent(run, refused, suffix):
+    probs = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+    write("in.csv", {f"prob_{k}": 100 * probs[:, k] for k in range(3)})
+    out, _ = run("apply", "cal.safetensors", "in.csv", "--percent", "--out", f"out{suffix}")
+    assert f"Saved: out{suffix} (in percent" in out
+    values = load_predictions(f"out{suffix}", labels=False).values
+    torch.testing.assert_close(values, 100 * torch.from_numpy(expected(np.log(probs))).softmax(1))
+    write("in.csv", {f"prob_{k}": probs[:, k] for k in range(3)})
+    assert "they sum to 1: leave out --percent" in refused(
+        "apply", "cal.safetensors", "in.csv", "--percent", "--out", "again.csv"
+    )
+
+
 def test_more_rows_than_are_text_at_one_time(run, monkeypatch):
     monkeypatch.setattr("dualfocal.predictions.saving.BLOCK", 3)
     write("in.csv", {"id": list("abcd"), **{f"logit_{k}": LOGITS[:, k] for k in range(3)}})

@@ -84,15 +84,18 @@ def test_json_is_the_library_s_numbers(record):
         assert row["difference"] == row["b"] - row["a"], name
 
 
-def test_a_model_is_not_significantly_different_from_itself(run, record):
+def test_a_model_is_not_significantly_different_from_itself(run, record, refused):
     logits, target = drawn(10)
     save("a.npz", target, logits=logits)
-    out, _ = run("a.npz", "a.npz")
+    save("b.npz", target, logits=logits)
+    assert refused("a.npz", "a.npz") == "a.npz is given more than once"
+    out, err = run("a.npz", "b.npz")
+    assert "the predictions of A and B are identical" in err
     verdict = out.splitlines()[-1]
     assert verdict.count("not significantly different") == 3
     assert verdict.endswith("(90 % intervals, N = 10).")
     assert set(better(out).values()) == {""}
-    for name, row in record("a.npz", "a.npz")["differences"].items():
+    for name, row in record("a.npz", "b.npz")["differences"].items():
         assert row["difference"] == 0, name
         assert row["interval"] == pytest.approx([0, 0], abs=1e-12), name
 
@@ -131,10 +134,10 @@ def test_ignored_labels_count_nothing(record):
 
 def test_markup_in_names_is_printed_verbatim(run):
     logits, target = drawn(50)
-    name = save("[bold]x.npz", target, logits=logits)
-    out, err = run(name, name)
-    assert out.startswith(f"A = {name}, B = {name}, 50 samples")
-    assert err.startswith(f"{name}: logits")
+    a, b = (save(f"[bold]{name}.npz", target, logits=logits) for name in "xy")
+    out, err = run(a, b)
+    assert out.startswith(f"A = {a}, B = {b}, 50 samples")
+    assert err.startswith(f"{a}: logits")
 
 
 # Refusals
@@ -147,10 +150,10 @@ def test_other_labels_are_refused(refused):
     other[[7, 30, 99]] = (target[[7, 30, 99]] + 1) % 4
     save("b.npz", other, logits=logits)
     line = refused("a.npz", "b.npz")
-    assert "same labels" in line
-    assert f"3 differ, the first at 7: {target[7]} and {other[7]}" in line
+    assert line.startswith("a.npz and b.npz must have the same labels")
+    assert f"3 of 100 rows differ, first row 7: {target[7]} and {other[7]}; --id COLUMN" in line
     save("b.npz", target[:60], logits=logits[:60])
-    assert re.search(r"same labels.*\(100,\) and \(60,\)", refused("a.npz", "b.npz"))
+    assert re.search(r"same labels.*100 and 60 labels", refused("a.npz", "b.npz"))
 
 
 def test_bad_input_is_one_line_and_exit_code_2(refused):
@@ -181,7 +184,8 @@ def test_infinite_nll(run, record):
     assert content["nll"]["difference"] is None
     assert content["nll"]["interval"] == [None, None]
     assert content["error"]["a"] == 0.5
-    cases = ("sure.npz", "NLL not significantly", ""), ("unsure.npz", "B has the lower NLL", "B")
+    save("copy.npz", target, probs=probs)
+    cases = ("copy.npz", "NLL not significantly", ""), ("unsure.npz", "B has the lower NLL", "B")
     for other, verdict, winner in cases:
         out, _ = run("sure.npz", other)
         assert out.splitlines()[-1].startswith(verdict), other
@@ -213,7 +217,8 @@ def test_rows_in_another_order_are_matched_by_id(run, record, refused):
     np.savez("same_b.npz", logits=1.5 * logits[kept], target=target[kept])
     matched, same = record("a.npz", "b.npz", "--id", "id"), record("same_a.npz", "same_b.npz")
     assert matched["differences"] == same["differences"]
-    remark = run("a.npz", "b.npz", "--id", "id")[1].splitlines()[-1]
+    source, *_, remark = run("a.npz", "b.npz", "--id", "id")[1].splitlines()
+    assert source.endswith(", ids from 'id'")
     assert remark == "280 rows matched by 'id'; 20 rows are only in A and 0 only in B"
     ids[7] = "image3"
     np.savez("twice.npz", logits=logits, target=target, id=ids)

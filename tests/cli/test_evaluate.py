@@ -207,12 +207,25 @@ def test_convention_published_adds_its_bootstrap(run, records):
     assert f"\npublished pivotal bootstrap of ece: {100 * low:.2f} to {100 * high:.2f} %\n" in out
 
 
+def test_the_label_of_class_1_is_named(run):
+    logits, target = drawn(400, num_classes=2)
+    columns = np.array(["well", "sick"])[target]
+    lines = [f"{z[1] - z[0] + 2},{label}" for z, label in zip(logits, columns, strict=True)]
+    Path("a.csv").write_text("\n".join(["logit,outcome", *lines]))
+    options = ["--target", "outcome", "--positive", "sick"]
+    out, _ = run("evaluate", "a.csv", *options, "--binary", "positive")
+    assert "Probabilities of class sick too high" in out
+    assert "The metrics are about the probability of class sick" in out
+    assert "class 1" not in run("evaluate", "a.csv", *options, "--binary", "top_label")[0]
+
+
 def test_ignored_labels_count_nothing(records):
     logits, target = drawn(200)
     file = npz("a.npz", np.concatenate([logits, 9 - logits]), np.concatenate([target, np.full(200, 7)]))
     [record] = records(file, "--ignore-index", 7, "--no-inference")
     expected = metrics.evaluate(logits, target).to_dict()
     assert {name: record[name] for name in expected} == json.loads(json.dumps(expected))
+    assert record["taken"].endswith("; 200 of 400 labels are 7 and left out")
 
 
 def test_level_widens_the_interval(run, records):
@@ -532,7 +545,7 @@ def test_bad_input_is_one_line_and_exit_code_2(refused):
         ("label", [], ["a.npz: ", "target 9 is out of range", "[0, 4]"]),
         ("sums", [], ["a.npz: ", "probabilities must sum to 1", "row 3 sums to 1.1"]),
         ("names", [], ["a.npz: ", "--logits NAME or --probs NAME", "'first' (40 x 5, float32)", "'second'"]),
-        ("score", [], ["a.npz: ", "one score per sample", "top_label", "positive"]),
+        ("score", [], ["a.npz: ", "one score per sample", "--binary top_label", "--binary positive"]),
         ("ignored", [], ["a.npz: ", "no samples", "ignore_index = -100"]),
         ("", ["--group-by", "ward"], ["a.npz: ", "has no array 'ward'", "'logits' (40 x 5, float32)"]),
         ("", ["--group-by", "target", "--no-inference"], ["--group-by needs inference"]),

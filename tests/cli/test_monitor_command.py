@@ -121,6 +121,17 @@ def test_settings_are_those_of_the_first_use(day, run, refused):
     )
 
 
+def test_without_files_no_option_is_ignored(day, run, refused):
+    run("monitor", "state.json", day(0), "--num-bins", 10)
+    assert "was started with --num-bins 10, but now --num-bins is 5" in refused(
+        "monitor", "state.json", "--num-bins", 5
+    )
+    assert "No alarm" in run("monitor", "state.json", "--num-bins", 10)[0]
+    for options in (["--probs", "x"], ["--time", "today"], ["--again"], ["--reset", "--percent"]):
+        option = options[-1] if options[0] == "--reset" else options[0]
+        assert refused("monitor", "state.json", *options).startswith(f"{option} needs prediction files")
+
+
 def test_a_label_of_ones_own(day, record, refused):
     assert record("monitor", "state.json", day(0), "--time", "release 7")["history"][0]["time"] == "release 7"
     assert "--time is the label of one file, but 2 are given" in refused(

@@ -64,6 +64,7 @@ def test_table_verdict_calibrators_and_plot(run):
         code=3,
     )
     assert "200 samples, 3 labels" in out
+    assert "each sample is a cluster" not in " ".join(out.split())
     assert "3 of 3 labels are miscalibrated (family-wise 5 %, Holm)" in out
     assert "Use temperature: it lowers the NLL" in out
     assert "clusters from 'patient'" in err
@@ -80,6 +81,7 @@ def test_calibrate_and_apply(run, record):
     out, err = run("apply", "cal.safetensors", "val.csv", "--out", "new.csv")
     assert "was fitted on these data" in err
     assert "before" in out
+    assert "Better than without the calibrator: NLL from" in out
     old, new = (load_multilabel_predictions(name) for name in ("val.csv", "new.csv"))
     assert Path("new.csv").read_text().splitlines()[0] == Path("val.csv").read_text().splitlines()[0]
     assert torch.equal(old.target, new.target)
@@ -91,6 +93,23 @@ def test_calibrate_and_apply(run, record):
     assert torch.equal(arrays.target, old.target)
     save_predictions("saved.csv", arrays.values, input="probs", target=arrays.target, class_names=NAMES)
     assert torch.equal(load_multilabel_predictions("saved.csv").target, old.target)
+
+
+def test_verdict_of_apply_is_about_paired_differences_of_samples(record):
+    logits, target = drawn(sharpness=3.0)
+    target[:20, 1] = -100
+    write_csv("val.csv", {f"logit_{i}": logits[:, i] for i in range(3)} | {f"y_{i}": target[:, i] for i in range(3)})
+    record("calibrate", "val.csv", "--task", "multilabel", "--out", "cal.safetensors")
+    np.savez("other.npz", logits=logits / 3, target=target)  # already calibrated
+    content = record("apply", "cal.safetensors", "other.npz", "--out", "new.npz")
+    assert content["worse"]
+    assert content["verdict"].startswith("Worse than without the calibrator")
+    new, keep = load_multilabel_predictions("new.npz").values.numpy(), target != -100
+    losses = [np.where(keep, np.logaddexp(0, np.where(target == 1, -z, z)), 0) for z in (logits / 3, new)]
+    change = (losses[1] - losses[0]).sum(1) * len(keep) / keep.sum()
+    half = 1.645 * change.std(ddof=1) / len(change) ** 0.5
+    interval = f"({change.mean():+.4f}, 90 % interval {change.mean() - half:+.4f} to {change.mean() + half:+.4f})"
+    assert interval in content["verdict"]
 
 
 @pytest.mark.parametrize("suffix", ["npz", "csv"])

@@ -89,3 +89,9 @@ def test_verify_prints_the_numbers_and_says_what_to_do_elsewhere(run, record, re
     assert sum(number["agrees"] for number in numbers) == 22
     monkeypatch.chdir(tmp_path)
     assert "results/published_logits: no such folder here" in refused("paper", "verify")
+
+
+def test_outside_a_checkout_the_missing_folder_is_named(run, refused) -> None:
+    remedy = "run this in a checkout of the repository"
+    assert refused("paper", "verify").startswith(f"results/published_logits: no such folder here; {remedy}")
+    assert run("paper", "replication")[1].startswith("dualfocal: results/cifar10: no such folder here")

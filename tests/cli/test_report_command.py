@@ -69,7 +69,7 @@ def test_bad_input_is_one_line(refused):
         (("empty",), "empty: must be a file, a run folder or a folder of finished runs"),
         (("a.npz", "--calibrators", "temprature"), "unknown calibrator 'temprature'; choose from "),
         (("a.npz", "--calibrators", "vector,vector"), "only once, got vector 2 times"),
-        (("score.npz", "--probs", "score", "--target", "outcome"), "score.npz: probabilities of shape (200,)"),
+        (("score.npz", "--probs", "score", "--target", "outcome"), "score.npz: 'score' is one score per sample"),
     ):
         assert words in refused("report", *arguments), arguments
     assert not Path("report.html").exists()
@@ -152,3 +152,5 @@ def test_a_monitor_has_a_section(run, refused):
     assert "missing.json" in refused("report", "a.npz", "--monitor", "missing.json")
     Path("other.json").write_text("{}")
     assert "other.json" in refused("report", "a.npz", "--monitor", "other.json")
+    run("monitor", "state.json", "--reset")
+    assert refused("report", "a.npz", "--monitor", "state.json").startswith("state.json: has no samples yet")

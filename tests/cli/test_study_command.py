@@ -5,6 +5,7 @@ import io
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,6 +77,17 @@ def test_a_second_call_trains_nothing_and_has_the_same_reading(
     assert " ".join(content["reading"].split()) in " ".join(printed.split())
     assert content["entries"]["gamma 5"]["recipe"]["loss_options"] == {"gamma": 5}
     assert {path: path.stat().st_mtime_ns for path in Path("out/runs").rglob("*")} == before
+
+
+def test_runs_that_the_table_leaves_out_are_counted(
+    finished: tuple[Path, str], run: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
+    shutil.copytree(finished[0] / "out", tmp_path / "out")
+    out, _ = run(*(word.replace("1,5", "5") for word in SMALL))
+    text = " ".join(out.split())
+    assert "No comparison: gamma 5 is the only entry" in text
+    assert "2 runs in out/runs are not in the table: list all losses and seeds" in text
+    assert "not in the table" not in finished[1]
 
 
 def test_ctrl_c_saves_the_running_training_and_starts_no_other() -> None:

@@ -43,8 +43,7 @@ def test_a_wrong_setting_is_refused(assert_refused):
         (
             "epoch=3",
             "no field 'epoch'",
-            "did you mean epochs?",
-            "test_each_epoch, loss.OPTION, data.OPTION, optimizer.OPTION",
+            "test_each_epoch, loss.OPTION, data.OPTION, optimizer.OPTION; did you mean epochs?",
         ),
         ("epochs=three", "epochs", "whole number", "'three'"),
         ("epochs=", "epochs", "whole number", "''"),
@@ -66,6 +65,7 @@ def test_a_wrong_setting_is_refused(assert_refused):
         ("data.val_size=900", "leave some of the 800 samples for training", "900"),
         ("data=", "data must name a data set, a folder or an .npz file", "''"),
         ("data=nothing.npz", "nothing.npz: there is no such file"),
+        ("data=nofolder/", "data", "'nofolder/', but there is no such folder"),
         ("data=digit", "data", "cifar10", "'digit'; did you mean digits?"),
         ("model=smal_cnn", "model", "resnet50", "'smal_cnn'; did you mean small_cnn?"),
         ("model=nets:my-net", "unknown model 'nets:my-net'", "resnet50", "package.module:function"),
@@ -89,9 +89,10 @@ def test_an_unknown_preset_or_option_is_refused(assert_refused):
         ("digit", "unknown preset 'digit'", *PRESETS, "did you mean digits?"),
         ("cifar10_resnet5", "'cifar10_resnet5'", "did you mean cifar10_resnet50?"),
         ("xyz", "unknown preset 'xyz'", *PRESETS),
+        ("nofolder/", "unknown preset 'nofolder/', and no such file or folder", *PRESETS),
     ):
         assert_refused(name, words=tuple(words))
-    assert_refused(words=("Missing argument 'PRESET'",))
+    assert_refused(words=("Missing argument 'PRESET'", *PRESETS, "a run folder"))
     assert_refused("digits", "--epochs", 3, words=("--epochs",))
     assert_refused("digits", "--checkpoint-every", 0, words=("--checkpoint-every",))
 

@@ -169,6 +169,12 @@ def test_module_that_exists_but_fails(folder: Path, code: str, reason: str) -> N
     assert caught.value.__cause__ is not None
 
 
+def test_a_module_is_not_suggested_as_a_function(folder: Path) -> None:
+    module = write(folder, "import numpy as np")
+    with pytest.raises(ValueError, match=f"module '{module}' has no 'Nope'$"):
+        make_model(f"{module}:Nope", num_classes=2)
+
+
 def test_missing_function_suggests_the_nearest(custom: str) -> None:
     with pytest.raises(ValueError, match=f"module '{custom}' has no 'plane'.*did you mean plain"):
         make_model(f"{custom}:plane", num_classes=2)

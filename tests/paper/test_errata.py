@@ -529,3 +529,7 @@ def test_of_rivals_that_tie_the_first_receives_the_gradient() -> None:
     z = torch.tensor([[2.0, 1.0, 1.0, 0.0]], dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(dual_focal_loss(z, torch.tensor([0]), gamma=5.0), z)
     assert gradient[0, 1] > gradient[0, 2]
+
+
+def test_bold_print_of_studies_is_described_as_the_tables_do() -> None:
+    assert "bold numbers are significantly below those of the first loss" in BY_KEY["bold-print"].ours

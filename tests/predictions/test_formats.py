@@ -80,7 +80,7 @@ def test_a_table_with_labels_in_another_file_keeps_its_columns():
 def test_arrays_without_names_go_by_shape_and_an_option_gives_the_kind(refusal):
     np.savez("file.npz", PROBS, CODES)
     message = refusal(Path("file.npz"))
-    assert "dualfocal evaluate file.npz --probs arr_0, or --logits arr_0 if" in message
+    assert "for example: --probs arr_0, or --logits arr_0 if" in message
     assert "--target" not in message
     assert_read(load_predictions("file.npz", probs="arr_0"))
     np.savez("file.npz", CODES, PROBS)

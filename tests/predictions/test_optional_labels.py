@@ -72,7 +72,7 @@ def test_labels_are_read_if_they_are_there_and_clear(tmp_path, refusal, suffix):
 def test_labels_that_cannot_be_used_are_left_out_unless_they_are_named(text_file, refusal):
     cases = {
         "p0,p1,y\n0,1,0.5\n": "label 0.5 in line 2 is not a whole number",
-        "p0,p1,y\n0,1,\n": f"column 'y' is empty in line 2; 1 of 1 rows have empty cells: {REMEDY}",
+        "p0,p1,y\n0,1,\n": f"column 'y' is empty in line 2; 1 of 1 rows has empty cells: {REMEDY}",
         "p_dog,p_cat,y\n0,1,bird\n": "label 'bird' in line 2 is none of the classes (dog, cat)",
     }
     for content, reason in cases.items():

@@ -246,6 +246,9 @@ def test_probabilities_named_logits_are_refused_unless_they_are_called_logits(np
     assert re.search("'logits' must hold logits", refusal(path, labels=False))
     dense = npz(logits=PROBS[:, :, None].repeat(2, 2), y=CODES[:, None].repeat(2, 1))  # two pixels each
     assert re.search("'logits' must hold logits", refusal(dense))
+    one_score = text_file("logit,y\n0.5,1\n1,0\n")
+    assert "all values lie in [0, 1]: if they are probabilities, give --probs logit" in refusal(one_score)
+    assert load_predictions(one_score, logits="logit").input == "logits"
     assert load_predictions(path, logits="logits").input == "logits"
     assert load_predictions(path, probs="logits").input == "probs"
 

@@ -108,7 +108,7 @@ def test_labels_of_any_integer_type(npz, tmp_path):
 def test_labels_as_whole_floats_and_strings(text_file, parquet):
     assert load_predictions(text_file("p0,p1,y\n0,1,1.0\n1,0,-100\n")).target.tolist() == [1, -100]
     for labels in ([1.0, 0.0], ["1", "0"]):
-        assert load_predictions(parquet(logit=[0.5, 1.0], y=labels)).target.tolist() == [1, 0]
+        assert load_predictions(parquet(logit=[0.5, -1.0], y=labels)).target.tolist() == [1, 0]
 
 
 def test_groups_of_tables(text_file, parquet):
@@ -116,9 +116,9 @@ def test_groups_of_tables(text_file, parquet):
     assert (groups.dtype, groups.tolist()) == (np.int64, [10, -3])
     groups = load_predictions(text_file("p0,p1,y,g\n0,1,1,007\n1,0,0,7\n"), group="g").groups
     assert groups.tolist() == ["007", "7"]
-    groups = load_predictions(parquet(logit=[0.5, 1.0], y=[1, 0], g=[True, False]), group="g").groups
+    groups = load_predictions(parquet(logit=[0.5, -1.0], y=[1, 0], g=[True, False]), group="g").groups
     assert (groups.dtype, groups.tolist()) == (bool, [True, False])
-    data = load_predictions(parquet(logit=[0.5, 1.0], y=[1, 0]), group="y")  # groups may be the labels
+    data = load_predictions(parquet(logit=[0.5, -1.0], y=[1, 0]), group="y")  # groups may be the labels
     assert data.groups.tolist() == data.target.tolist() == [1, 0]
 
 
@@ -249,7 +249,7 @@ def test_class_names(text_file, parquet):
         ("p0,p1,y\n", rf"'p0' to 'p1' .*{FLOATS_RULE}, got \(0 x 2, float64\)"),
         ("p0,p1,y\n0,1,1\n\n0,x1,1\n", "'p1' must hold numbers, got 'x1' in line 4"),
         ("p0;p1;y\n0,5;0,5;1\n", "'p0' must hold numbers, got '0,5' in line 2; .*decimal points"),
-        ("p0,p1,y\n0,1,1\n,1,1\n", "'p0' is empty in line 3; 1 of 2 rows have empty cells: .*--drop-missing"),
+        ("p0,p1,y\n0,1,1\n,1,1\n", "'p0' is empty in line 3; 1 of 2 rows has empty cells: .*--drop-missing"),
         ("p0,p1,y\n0,1,1\n0,1, \n", "'y' is empty in line 3"),
         ("p0,p1,y\n0,1,1\n0,1\n", "line 3 has 2 fields, .*header has 3"),
         ("name,p0,p1,y\nA,0,1,1\nB, C,0,1,1\n", "line 3 has 5 fields, .*header has 4"),

@@ -36,11 +36,11 @@ def test_stronger_names_of_labels_win(npz, refusal):
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
-def test_the_suggested_command_works(tmp_path, capsys, suffix):
-    """Every unclear file leads to one error with a command, and that command evaluates the file."""
+def test_the_suggested_options_work(tmp_path, capsys, suffix):
+    """Every unclear file leads to one error with options, and with these the file is evaluated."""
     scores = {f"model out {text}": PROBS[:, k] for k, text in enumerate("abc")}
     cases = [
-        {"scores": PROBS[:, 0], "outcome": CODES % 2},
+        {"scores": PROBS[:, 0], "outcome": CODES % 2, "sex": np.array([*"mfmm"]), "age": np.arange(40, 44)},
         {"id": CODES, **scores, "truth": np.array([*"abca"])},
         {"y_score": PROBS[:, 1], "label": CODES % 2, "true_label": CODES % 2},
     ]
@@ -66,11 +66,20 @@ def test_the_suggested_command_works(tmp_path, capsys, suffix):
             main(["evaluate", str(path)])
         error = capsys.readouterr().err
         assert (ended.value.code, error.count("\n")) == (2, 1)
-        command = shlex.split(re.search(r"for example: dualfocal (.*?)(, or --logits|  ?\(it holds)", error)[1])
+        options = shlex.split(re.search(r"for example: (.*?)(, or --logits|  ?\(it holds)", error)[1])
         with pytest.raises(SystemExit) as ended:
-            main([*command, "--no-inference"])
+            main(["evaluate", str(path), *options, "--no-inference"])
         assert ended.value.code == 0, (error, capsys.readouterr().err)
         capsys.readouterr()
+
+
+def test_columns_that_cannot_be_labels_are_not_suggested(text_file, refusal):
+    message = refusal(text_file("prob_cat,prob_dog,hospital,patient\n0.5,0.5,A,140\n0.25,0.75,B,141\n"))
+    assert "--target NAME (it holds" in message
+    assert "for example" not in message
+    assert "--target hospital" in refusal(text_file("p0,p1,hospital,patient\n0.5,0.5,A,140\n0.25,0.75,B,141\n"))
+    message = refusal(text_file("score,sex\n0.5,m\n0.25,f\n"))
+    assert "--probs score --binary positive --target NAME" in message
 
 
 def test_columns_named_like_the_labels_that_are_no_probabilities_are_asked_for(text_file, refusal):

@@ -119,9 +119,9 @@ def test_a_setting_without_a_known_field_and_a_value_is_refused() -> None:
         assert re.search(f"field=value, got {setting!r}$", refusal(setting)), setting
     nearest = {"epoch": "epochs", "EPOCHS": "epochs", "batchsize": "batch_size", "loss.": "loss"}
     for field in (*nearest, "model.width", "schema", ".gamma", "zzz", "digest", "__class__"):
-        near = rf"; did you mean {nearest[field]}\?" if field in nearest else ""
-        words = f"no field {field!r}{near}.*; it has {', '.join(NAMES)}, loss.OPTION, data.OPTION, optimizer.OPTION$"
-        assert re.search(words, refusal(f"{field}=3")), field
+        near = rf"; did you mean {nearest[field]}\?" if field in nearest else r"(; did you mean \w+\?)?"
+        words = f"no field {field!r}; it has {', '.join(NAMES)}, loss.OPTION, data.OPTION, optimizer.OPTION"
+        assert re.search(f"{words}{near}$", refusal(f"{field}=3")), field
 
 
 def test_settings_leave_the_original_unchanged() -> None:

@@ -69,7 +69,7 @@ def test_bars(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(display.Display(progress=True)) as bars:
         bars.begin(recipe_for(toy), Position(epoch=1, step=1), 48, [])
         bars.progress.refresh()
-        assert "resuming after epoch 1 + 1 steps of 3" in plain(text)
+        assert "resuming after epoch 1 + 1 step of 3" in plain(text)
         assert re.search(r"3 epochs .* 33%", plain(text))
         for _ in range(2):
             bars.step(16, torch.tensor(4.0), 8)

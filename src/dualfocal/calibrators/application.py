@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dualfocal.calibrators._base import Calibrator
@@ -18,6 +19,9 @@ from dualfocal.metrics.scan import scan
 NUM_BINS = 15
 LEVEL = 0.9
 QUANTILE = 1.645  # of the normal distribution, for a two-sided interval of this level
+
+
+Change = tuple[float, float, float]  # of the mean NLL, with the ends of its 90 % confidence interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,16 +45,14 @@ class Application:
     num_samples: int
     argmax_changed: int
     scores: dict[str, Evaluation]
-    nll_change: tuple[float, float, float] | None
+    nll_change: Change | None
     on_fit_data: bool
     unusable_labels: str
 
     @property
     def worse(self) -> bool:
         """Whether the NLL is significantly higher after calibration."""
-        if self.nll_change is None:
-            return bool(self.scores) and self.scores["after"].nll > self.scores["before"].nll
-        return self.nll_change[1] > 0
+        return bool(self.scores) and is_worse(self._scores_of("nll"), self.nll_change)
 
     def verdict(self) -> str:
         """Say in one or two sentences what the calibrator did to NLL and ECE.
@@ -60,22 +62,11 @@ class Application:
         """
         if not self.scores:
             raise ValueError("a verdict needs labels")
-        before, after = self.scores["before"], self.scores["after"]
-        nll, ece = (
-            f"{metric.label} from {metric.text(getattr(before, name))} to {metric.text(getattr(after, name))}"
-            for name, metric in METRICS.items()
-            if name in ("nll", "ece")
-        )
-        change = ""
-        if self.nll_change is not None:
-            mean, low, high = (METRICS["nll"].text(value, sign=True) for value in self.nll_change)
-            change = f" ({mean}, {100 * LEVEL:.0f} % interval {low} to {high})"
-        numbers = f"{nll} nats{change}, {ece} %."
-        if self.worse:
-            return f"Worse than without the calibrator on these samples: {numbers} Do not use it for such data."
-        if self.nll_change is not None and self.nll_change[2] >= 0:
-            return f"No significant change of the NLL: {numbers}"
-        return f"Better than without the calibrator: {numbers}"
+        return effect_verdict(self._scores_of("nll"), self._scores_of("ece"), self.nll_change)
+
+    def _scores_of(self, metric: str) -> tuple[float, float]:
+        """Return a metric before and after."""
+        return getattr(self.scores["before"], metric), getattr(self.scores["after"], metric)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the effect of the calibrator for JSON, with scores and verdict if there are labels."""
@@ -154,7 +145,59 @@ def apply_calibrator(
     return Application(calibrated, target, new.numel(), int((old != new).sum()), scores, change, on_fit_data, unusable)
 
 
-def _paired_change(before: Tensor, after: Tensor) -> tuple[float, float, float] | None:
+def is_worse(nll: tuple[float, float], change: Change | None) -> bool:
+    """Whether the NLL, before and after calibration, is significantly higher afterwards."""
+    return nll[1] > nll[0] if change is None else change[1] > 0
+
+
+def effect_verdict(
+    nll: tuple[float, float], ece: tuple[float, float], change: Change | None, *, ece_name: str = "ECE"
+) -> str:
+    """Say in one or two sentences what a calibrator did.
+
+    Args:
+        nll: NLL before and after.
+        ece: calibration error before and after.
+        change: change of the NLL (None: not finite).
+        ece_name: name of the calibration error.
+    """
+    interval = ""
+    if change is not None:
+        mean, low, high = (METRICS["nll"].text(value, sign=True) for value in change)
+        interval = f" ({mean}, {100 * LEVEL:.0f} % interval {low} to {high})"
+    (nll_before, nll_after), (ece_before, ece_after) = map(METRICS["nll"].text, nll), map(METRICS["ece"].text, ece)
+    numbers = (
+        f"{METRICS['nll'].label} from {nll_before} to {nll_after} nats{interval}, {ece_name} from {ece_before} to "
+        f"{ece_after} %."
+    )
+    if is_worse(nll, change):
+        return f"Worse than without the calibrator on these samples: {numbers} Do not use it for such data."
+    if change is not None and change[2] >= 0:
+        return f"No significant change of the NLL: {numbers}"
+    return f"Better than without the calibrator: {numbers}"
+
+
+def multilabel_nll_change(before: Tensor, after: Tensor, target: Tensor, *, ignore_index: int = -100) -> Change | None:
+    """Return the change of the mean NLL of all entries, from the paired differences of the samples.
+
+    Args:
+        before: log-odds of each label, ``(N, L)``.
+        after: calibrated log-odds.
+        target: 0 or 1 for each sample and label.
+        ignore_index: target value of entries to leave out.
+
+    Returns:
+        None if it is not finite.
+    """
+    keep = target != ignore_index
+    losses = []
+    for logits in (before, after):
+        entries = F.softplus(torch.where(target == 1, -logits, logits).double()).where(keep, 0.0)
+        losses.append(entries.sum(1) * len(keep) / keep.sum())
+    return _paired_change(*losses)
+
+
+def _paired_change(before: Tensor, after: Tensor) -> Change | None:
     """Return the mean of after - before and the ends of its interval, or None if it is not finite."""
     difference = (after - before).double()
     mean = float(difference.mean())

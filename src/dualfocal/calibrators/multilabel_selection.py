@@ -161,9 +161,10 @@ def compare_multilabel_calibrators(
         cluster = torch.unique(entries.cluster.cpu(), return_inverse=True)[1]
     number = int(cluster.max()) + 1
     if len(entries) < max(MIN_SAMPLES, folds) or number < folds:
+        fewer = f": choose fewer folds than {folds} (--folds)" if folds > min(MIN_SAMPLES, number) else ""
         raise ValueError(
             f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, and {folds} clusters if given, "
-            f"got {len(entries)} samples in {number} clusters"
+            f"got {len(entries)} samples in {number} clusters{fewer}"
         )
     validation = _CrossValidation(entries, cluster, folds, repeats, num_bins, seed)
     scores = [validation.score(UNCALIBRATED)]

@@ -176,7 +176,8 @@ def _splits(
 ) -> list[Tensor]:
     """Fold of each row, for each seed."""
     if len(rows) < max(MIN_SAMPLES, folds):
-        raise ValueError(f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}")
+        fewer = f": choose fewer folds than {folds} (--folds)" if folds > MIN_SAMPLES else ""
+        raise ValueError(f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}{fewer}")
     if sample_weight is not None and target.ndim > 1:  # pixels of weight 0 are no rows
         target = torch.where(_positive(sample_weight, target), target, ignore_index)
     return assign_folds(rows, target, ignore_index=ignore_index, folds=folds, seeds=seeds)

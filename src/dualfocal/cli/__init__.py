@@ -87,7 +87,7 @@ def _report(error: Exception, arguments: list[str]) -> int:
     usage = getattr(error, "format_message", None)  # typer formats its own usage errors
     if not failed and usage is None and not isinstance(error, BAD_INPUT):
         raise error
-    message = str(error) if usage is None else usage() + _refused_value(error, usage(), arguments)
+    message = str(error) if usage is None else _usage_message(error, usage(), arguments)
     if is_out_of_memory(error):
         message = f"not enough memory for `{shlex.join(['dualfocal', *arguments])}`: {message or 'MemoryError'}"
         message += NEEDS_LESS.get(arguments[0] if arguments else "", "")
@@ -101,12 +101,16 @@ def _report(error: Exception, arguments: list[str]) -> int:
     return 1 if failed else 2
 
 
-def _refused_value(error: Exception, message: str, arguments: list[str]) -> str:
-    """Return the value of the option that typer refuses, if its message does not name it."""
-    names = getattr(getattr(error, "param", None), "opts", ())
+def _usage_message(error: Exception, message: str, arguments: list[str]) -> str:
+    """Return a usage error of typer, with the help of a missing argument, or the value that typer refuses."""
+    parameter = getattr(error, "param", None)
+    meaning = getattr(parameter, "help", None)
+    if message.startswith("Missing argument") and meaning:
+        return f"{message.rstrip('.')}: {meaning}"
+    names = getattr(parameter, "opts", ())
     words = [part for argument in arguments for part in (argument.split("=", 1) if "=" in argument else [argument])]
     values = [value for name, value in pairwise(words) if name in names and value not in message]
-    return f", got {values[-1][:60]}" if values else ""
+    return message + (f", got {values[-1][:60]}" if values else "")
 
 
 def _stdout_fails() -> bool:

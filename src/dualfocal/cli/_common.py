@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -18,6 +18,9 @@ from dualfocal._checks import AT_MOST, check_choice, check_known
 from dualfocal._files import check_place
 from dualfocal._startup import end_startup
 from dualfocal._table import Table, printable
+
+if TYPE_CHECKING:
+    from dualfocal.predictions import Predictions
 
 # Names for help texts and shell completion, because the registries import torch. A test checks that both agree.
 CALIBRATORS = (
@@ -221,10 +224,21 @@ def say(out: Console, text: str, style: str | None = None, *, wrap: bool = False
     out.print(printable(text, keep="\n"), style=style, markup=False, highlight=False, soft_wrap=not wrap)
 
 
+def say_saved(out: Console, path: Path, data: "Predictions") -> None:
+    """Say where calibrated predictions were written, and in which unit."""
+    say(out, f"Saved: {path}{' (in percent, like the input)' if data.percent else ''}")
+
+
 def show(out: Console, table: Table, before: str = "") -> None:
     """Print a table below its title; ``before`` is put in front of the title."""
     out.print(Text(before + printable(table.title), style="italic"))
-    out.print(table.rich())
+    print_table(out, table, boxed=True)
+
+
+def print_table(out: Console, table: Table, *, boxed: bool = False) -> None:
+    """Print a table without its title, as several tables if it is too wide."""
+    for part in table.rich(out.width, boxed=boxed):
+        out.print(part)
 
 
 def print_json(content: object) -> None:

@@ -18,6 +18,7 @@ from dualfocal.cli._common import (
     errors_name,
     print_json,
     say,
+    say_saved,
     show,
 )
 from dualfocal.cli._completion import names_of
@@ -176,4 +177,5 @@ def apply(
         rows = [[*first, second[1]] for first, second in zip(before, after, strict=True)]
         show(printer, Table(["", *applied.scores], rows, str(file)))
         say(printer, applied.verdict(), "bold")
-    say(printer, f"{applied.argmax_changed:,} of {applied.num_samples:,} predicted classes changed.\nSaved: {out}")
+    say(printer, f"{applied.argmax_changed:,} of {applied.num_samples:,} predicted classes changed.")
+    say_saved(printer, out, data)

@@ -8,6 +8,7 @@ import typer
 
 from dualfocal.cli import _options as options
 from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
+from dualfocal.cli._evaluate.request import check_different
 
 MCE = "MCE is not compared: it is the gap of one small bin, and resampling does not show how much it varies."
 
@@ -53,6 +54,8 @@ def compare(
 
         dualfocal compare a.csv b.csv --cluster patient
     """
+    import torch
+
     from dualfocal import metrics
     from dualfocal.metrics.registry import footnote
     from dualfocal.predictions import check_same_labels
@@ -61,6 +64,7 @@ def compare(
     out, err = consoles(as_json)
     reading = options.reading_from(context, group=identity)
     first, second = reading.load(a), replace(reading, cluster=None, weight=None).load(b)
+    check_different([str(a), str(b)])
     remark = ""
     if identity is not None:
         first, second, remark = align_rows(first, second)
@@ -71,6 +75,8 @@ def compare(
     check_same_labels(first, second)
     reading.check_columns(replace(first, group_name=None), str(a))
     say(err, f"{a}: {first.taken}\n{b}: {second.taken}" + (f"\n{remark}" if remark else ""))
+    if torch.equal(first.values, second.values) and first.input == second.input:
+        say(err, "dualfocal: the predictions of A and B are identical")
     with progress_bar(err, "resampling") as progress:
         result = metrics.compare(
             first.values,

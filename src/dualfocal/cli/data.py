@@ -8,7 +8,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from dualfocal._table import Table
-from dualfocal.cli._common import DATA_SETS, check_plot, consoles, print_json, progress_bar, say
+from dualfocal.cli._common import DATA_SETS, check_plot, consoles, print_json, print_table, progress_bar, say
 from dualfocal.cli._completion import names_of
 from dualfocal.cli._options import AsJson
 
@@ -60,7 +60,7 @@ def list_(data_root_: Root = None, as_json: AsJson = False) -> None:
         to_get = f"no, {row['download_bytes'] / 1e6:,.0f} MB" if row["download_bytes"] else "no"
         lines.append([row["name"], *counts, "yes" if row["place"] else to_get, row["about"]])
     say(out, f"In {root}:")
-    out.print(Table(["name", "classes", "train", "test", "on disk", "what"], lines, left=(0, 4, 5)).rich(boxed=False))
+    print_table(out, Table(["name", "classes", "train", "test", "on disk", "what"], lines, left=(0, 4, 5)))
     say(
         err,
         "A folder of images by class, or an .npz file with x_train, y_train, x_test, y_test, also works as a data set.",

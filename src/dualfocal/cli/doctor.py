@@ -2,7 +2,7 @@
 
 import typer
 
-from dualfocal.cli._common import consoles, print_json, say
+from dualfocal.cli._common import consoles, print_json, print_table, say
 from dualfocal.cli._options import AsJson
 from dualfocal.cli.data import Root
 
@@ -33,7 +33,7 @@ def doctor(data_root_: Root = None, as_json: AsJson = False) -> None:
         print_json(diagnosis.to_dict())
     for table in diagnosis.tables():
         say(out, table.title, "bold")
-        out.print(table.rich(boxed=False))
+        print_table(out, table)
         say(out, "")
     for problem in diagnosis.problems:
         say(err, f"dualfocal: {problem}")

@@ -193,7 +193,7 @@ def evaluate(
 
     Logits or probabilities and labels are found by their usual names (`logits`, `probs`, `target`, `label`, ...; in
     tables `logit_0`, `logit_1`, ..., or columns named like the labels if their rows sum to 1). If the names are
-    ambiguous, give them as options: the error lists all questions, with a command that answers them.
+    ambiguous, give them as options: the error lists all questions, with options that answer them.
 
         dualfocal evaluate predictions.npz --plot reliability.png
 

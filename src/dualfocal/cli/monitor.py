@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 
 LAST = 10  # periods of the table
 FIXED = "Fixed when the state file is started."
+# Options that do not need prediction files; the settings are compared with those of the state.
+WITHOUT_FILES = (
+    "--reset",
+    "--plot",
+    "--json",
+    "--num-bins",
+    "--classwise",
+    "--tolerance",
+    "--cluster-size",
+    "--binary",
+)
 
 
 def monitor(
@@ -101,6 +112,9 @@ def monitor(
             "--weight does not apply to dualfocal monitor, whose samples count the same: weigh the samples of a period "
             "with dualfocal evaluate --weight"
         )
+    for option in () if files else sorted(options.given_names(context)):
+        if option.startswith("--") and option not in WITHOUT_FILES:
+            raise ValueError(f"{option} needs prediction files: dualfocal monitor {state} FILE {option} ...")
     reading = options.reading_from(context)
     given = {
         "num_bins": num_bins,
@@ -117,7 +131,7 @@ def monitor(
     if files or reset:
         content, new = update_monitor(state, files or [], reading, settings, time=time, again=again, reset=reset)
     else:
-        content = read_monitor(state)
+        content = read_monitor(state, settings)
     for added in new:
         say(err, f"{added.name}: {added.taken}")
     if content.monitor.history:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from dualfocal.cli._common import consoles, print_json, say, show
+from dualfocal.cli._common import consoles, print_json, print_table, say, show
 from dualfocal.cli._options import (
     AsJson,
 )
@@ -47,7 +47,10 @@ def replication(
     from dualfocal.paper.replication_plan import FOLDER
     from dualfocal.runs import find_runs
 
-    out, _ = consoles(as_json)
+    out, err = consoles(as_json)
+    if not folders and not FOLDER.is_dir():
+        missing = f"{FOLDER}: no such folder here, so all runs are missing"
+        say(err, f"dualfocal: {missing}; run this in a checkout of the repository, or name run folders")
     by_folder = {folder: find_runs(folder) for folder in folders or [FOLDER]}
     for folder in folders or ():
         if not by_folder[folder]:
@@ -65,7 +68,7 @@ def replication(
 
 
 def _print_replication(out: Console, decided: "Replication") -> None:
-    out.print(decided.table().rich(boxed=False))
+    print_table(out, decided.table())
     say(out, f"\n{decided.explanation()}\n", wrap=True)
     for claim in decided.claims:
         say(out, claim.sentence(), wrap=True)
@@ -106,5 +109,5 @@ def verify(
     verified = verify(chosen)
     if as_json:
         print_json(verified.to_dict())
-    out.print(verified.table().rich(boxed=False))
+    print_table(out, verified.table())
     say(out, f"\n{verified.sentence()}", wrap=True)

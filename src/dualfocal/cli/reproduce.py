@@ -15,6 +15,7 @@ from dualfocal.cli._common import (
     consoles,
     end_with,
     print_json,
+    print_table,
     say,
     stopped_goes_on,
     training_bar,
@@ -115,7 +116,7 @@ def reproduce(
         if as_json:
             print_json(planned.to_dict())
         say(printer, planned.study.title, wrap=True)
-        printer.print(planned.as_table().rich(boxed=False))
+        print_table(printer, planned.as_table())
         say(printer, planned.cost(), wrap=True)
         return
     part = engines.parse_shard(shard)
@@ -143,7 +144,7 @@ def reproduce(
             )
     if as_json:
         print_json(reproduction.to_dict())
-    printer.print(reproduction.as_table().rich(boxed=False))
+    print_table(printer, reproduction.as_table())
     say(printer, reproduction.explanation(), wrap=True)
     for note in reproduction.notes:
         say(printer, f"Note: {note}.")

@@ -9,7 +9,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from dualfocal._files import atomic_path
-from dualfocal._table import Table
+from dualfocal._table import Table, quantity
 from dualfocal.cli import _engines as engines
 from dualfocal.cli._common import (
     DATA_SETS,
@@ -39,7 +39,7 @@ def study(
             autocompletion=names_of(LOSSES, ","),
             help=f"Losses to train: {', '.join(LOSSES)}, or `package.module:object`. The others are compared with the "
             "first. "
-            f"[default: {','.join(PAPER_LOSSES)}]",
+            f"[default: {', '.join(PAPER_LOSSES)}]",
         ),
     ] = None,
     gamma: Annotated[
@@ -83,7 +83,8 @@ def study(
 ) -> None:
     """Train several losses on several seeds and compare them in one table, with confidence intervals and a conclusion.
 
-    Finished runs are not trained again: use the same `--out` to add a loss or a seed, or after an interruption.
+    Finished runs are not trained again: after an interruption, run the same command again. To add a loss or a seed,
+    list it after the old ones, with the same `--out`: table and figure hold the listed losses and seeds.
 
         dualfocal study
 
@@ -96,6 +97,7 @@ def study(
         dualfocal study --shard 2/8 --out /shared/study
     """
     from dualfocal.plots import save, study_figure
+    from dualfocal.runs import find_runs
     from dualfocal.study import choose_gamma, make_study, run_study, summarize
 
     printer, errors = consoles(as_json)
@@ -149,6 +151,11 @@ def study(
         say(printer, chosen.sentence())
     files = ", ".join(str(out / name) for name in ("table.md", "table.csv", "study.png"))
     say(printer, f"Written: {files}; runs: dualfocal runs {out / 'runs'}")
+    listed = {folder.resolve() for folder in planned.folders(out).values()}
+    if others := [run.path.name for run in find_runs(out / "runs") if run.path.resolve() not in listed]:
+        verb = "is" if len(others) == 1 else "are"
+        what = f"{quantity(len(others), 'run')} in {out / 'runs'} {verb} not in the table"
+        say(printer, f"{what}: list all losses and seeds to include them (for example {others[0]})")
     end_with(errors, failed.values())
 
 

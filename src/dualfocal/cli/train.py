@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from dualfocal._checks import AT_MOST
 from dualfocal._table import Table, quantity
-from dualfocal.cli._common import DEVICES, PRESETS, consoles, print_json, say, show, stopped_goes_on
+from dualfocal.cli._common import DEVICES, PRESETS, consoles, print_json, print_table, say, show, stopped_goes_on
 from dualfocal.cli._completion import names_of
 from dualfocal.cli._options import AsJson
 from dualfocal.cli.data import Root
@@ -149,12 +150,10 @@ def runs(
     if not listed:
         say(printer, f"no runs in {', '.join(map(str, searched))}")
         return
-    table = runs_table(listed).rich(boxed=False)
-    for column in table.columns[2:-1]:
-        column.no_wrap = True
+    table = runs_table(listed)
     if printer.width < WIDE:  # most names say what was trained; the name and the numbers need the space
-        table.columns.pop()
-    printer.print(table)
+        table = replace(table, headings=table.headings[:-1], rows=[row[:-1] for row in table.rows])
+    print_table(printer, table)
     for run in listed:
         if run.problem is not None:
             say(printer, f"{run.path}: {run.problem}")
@@ -229,7 +228,7 @@ def _show(printer: Console, recipe: "Recipe", as_json: bool) -> None:
         value = content.get(name, {})
         text = value if isinstance(value, str) else json.dumps(value)
         rows.append([name, "none" if value is None else text, meaning])
-    printer.print(Table(["setting", "value", "meaning"], rows, left=range(3)).rich(boxed=False))
+    print_table(printer, Table(["setting", "value", "meaning"], rows, left=range(3)))
 
 
 def _print_result(printer: Console, run: "Run") -> None:

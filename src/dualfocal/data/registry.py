@@ -63,9 +63,10 @@ def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -
     if (function := custom_function(name)) is not None:
         return custom_data(function, root, options)
     names = [*DATASETS, *plugins("data")]
+    missing = ", but there is no such folder" if "/" in name else ""
     raise ValueError(
         f"data must be one of {', '.join(names)}, a folder of images by class, an .npz file, or "
-        f"package.module:function, got {name!r}{did_you_mean(name, names)}"
+        f"package.module:function, got {name!r}{missing}{did_you_mean(name, names)}"
     )
 
 

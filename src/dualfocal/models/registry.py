@@ -62,8 +62,8 @@ def make_model(name: str, *, num_classes: int, in_channels: int | None = None) -
     if not is_object_name(name):
         known = [*MODELS, *plugins("model")]
         raise ValueError(
-            f"unknown model {name!r}{did_you_mean(name, known)}; choose from {', '.join(known)}, or name a custom "
-            "factory as package.module:function"
+            f"unknown model {name!r}; choose from {', '.join(known)}, or name a custom factory as "
+            f"package.module:function{did_you_mean(name, known)}"
         )
     with current_folder_first():  # also for the call, because a factory may import more
         return _call(name, load_object("model", name), sizes)

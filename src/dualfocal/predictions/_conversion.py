@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dualfocal.metrics.rows import are_probabilities
 from dualfocal.predictions._class_columns import Values
 from dualfocal.predictions._formats.interface import (
     INTEGERS,
@@ -68,8 +69,9 @@ class Conversion:
         if not self.drop_missing:
             name, rows = next(iter(masks.items()))
             place = source.place(int(rows.argmax()))
-            count = f"{int(dropped.sum()):,} of {number:,} rows{source.from_row()}"
-            raise source.error(f"{source.noun} {name!r} is empty in {place}; {count} have empty cells: {REMEDY}")
+            missing_rows = int(dropped.sum())
+            count = f"{missing_rows:,} of {number:,} rows{source.from_row()} {'has' if missing_rows == 1 else 'have'}"
+            raise source.error(f"{source.noun} {name!r} is empty in {place}; {count} empty cells: {REMEDY}")
         source.kept = kept = np.flatnonzero(~dropped)
         values = {name: _rows(column, kept) for name, column in content.values.items()}
         others = {name: _rows(column, kept) for name, column in content.others.items()}
@@ -95,7 +97,13 @@ class Conversion:
         if self.percent:
             if roles.kind == "logits":
                 raise source.error(f"--percent is for probabilities, but {origin} holds logits")
-            return values / 100 if self.independent else _fractions(values), f"{text}, in percent"
+            if self.independent:
+                return values / 100, f"{text}, in percent"
+            if values.ndim > 1 and are_probabilities(values.movedim(1, -1).reshape(-1, values.shape[1])):
+                raise source.error(
+                    f"--percent: rows of {origin} must sum to 100, but they sum to 1: leave out --percent"
+                )
+            return _fractions(values), f"{text}, in percent"
         return values, text
 
     def named(self, source: PredictionFile, roles: Values, values: Tensor) -> Values:
@@ -118,7 +126,8 @@ class Conversion:
 
 def dropped_remark(dropped: int, number: int) -> str:
     """Return how many rows were dropped, for ``Predictions.taken``."""
-    return f"; {dropped:,} of {number:,} rows had missing values and were dropped" if dropped else ""
+    verb = "was" if dropped == 1 else "were"
+    return f"; {dropped:,} of {number:,} rows had missing values and {verb} dropped" if dropped else ""
 
 
 def nan_rows(column: Column) -> NDArray[np.bool_] | None:

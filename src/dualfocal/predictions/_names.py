@@ -68,8 +68,8 @@ def find_names(source: PredictionFile, options: NameOptions, *, required: bool) 
         required: whether labels are required.
 
     Raises:
-        PredictionsError: names are missing or ambiguous; the message lists all questions, and a command that would
-            answer them.
+        PredictionsError: names are missing or ambiguous; the message lists all questions, and options that answer
+            them.
     """
     questions = Questions(source, options)
     split = _find_split(source, options, required, questions)
@@ -93,7 +93,7 @@ def find_names(source: PredictionFile, options: NameOptions, *, required: bool) 
     if required and len(labels) != 1:
         free = [name for name in source.names if name not in used] if source.is_table and not labels else []
         several = max(class_columns(free, LABEL_PREFIX), key=len, default={})
-        questions.ask_for_labels(labels, used, list(several) if len(several) > 1 else [])
+        questions.ask_for_labels(labels, values, list(several) if len(several) > 1 else [])
     if questions.problems or values is None:
         raise questions.error()
     if len(labels) == 1:
@@ -208,6 +208,7 @@ def _usual_values(
     if len(candidates) > 1:
         both = " and ".join(repr(next(iter(columns))) for _, columns in candidates)
         kind, columns = candidates[0]
+        questions.value_names = list(columns)
         questions.add(f"holds both {both}: choose one with --logits or --probs", **{kind: listed(list(columns))})
         return None
     if candidates:

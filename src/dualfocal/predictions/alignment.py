@@ -46,14 +46,28 @@ def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:
 
 def check_same_labels(a: Predictions, b: Predictions) -> None:
     """Raise a ValueError unless both predictions have the same labels, as those of the same samples do."""
-    rule = "both files must hold the same labels"
+    rule = f"{a.path} and {b.path} must have the same labels in the same order"
+    matched = a.groups is not None  # by align_rows
+    remedy = "are these the same samples?" if matched else "--id COLUMN matches rows in another order"
     if a.target.shape != b.target.shape:
-        raise ValueError(f"{rule}, got shapes {tuple(a.target.shape)} and {tuple(b.target.shape)}")
-    pairs = torch.stack([a.target.reshape(-1), b.target.reshape(-1)], dim=1)
-    differ = (pairs[:, 0] != pairs[:, 1]).nonzero()[:, 0].tolist()
-    if differ:
-        labels = " and ".join(map(str, pairs[differ[0]].tolist()))
-        raise ValueError(f"{rule}: {len(differ)} differ, the first at {differ[0]}: {labels}")
+        shapes = " and ".join(" x ".join(map(str, data.target.shape)) for data in (a, b))
+        raise ValueError(f"{rule}, but they have {shapes} labels: {remedy}")
+    differ = (a.target != b.target).nonzero()
+    if len(differ):
+        place = tuple(differ[0].tolist())
+        rows = int((a.target != b.target).reshape(len(a.target), -1).any(1).sum())
+        row = f"id {str(a.groups[place[0]])!r}" if a.groups is not None else f"row {a.row_of_file(place[0])}"
+        labels = " and ".join(_label_name(data, place) for data in (a, b))
+        verb = "differs" if rows == 1 else "differ"
+        raise ValueError(
+            f"{rule}, but {rows:,} of {quantity(len(a.target), 'row')} {verb}, first {row}: {labels}; {remedy}"
+        )
+
+
+def _label_name(data: Predictions, place: tuple[int, ...]) -> str:
+    label = int(data.target[place])
+    names = data.class_names or ()
+    return names[label] if 0 <= label < len(names) else str(label)
 
 
 def class_order(names: Sequence[str] | None, wanted: Sequence[str] | None) -> list[int] | None:
@@ -137,6 +151,7 @@ def _select_rows(data: Predictions, rows: NDArray[np.intp]) -> Predictions:
         values=data.values[index],
         labels=None if data.labels is None else data.labels[index],
         groups=data.groups[rows],
+        taken=data.taken.replace(f", groups from {data.group_name!r}", f", ids from {data.group_name!r}"),
         clusters=None if data.clusters is None else data.clusters[rows],
         weights=None if data.weights is None else data.weights[rows],
     )

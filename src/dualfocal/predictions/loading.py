@@ -53,6 +53,8 @@ class Predictions:
         group_name: name of the array or column of the groups.
         kept: which rows of the file these are (None: all); others have missing values and were dropped.
         first_row: row of the file where these start, if they are a chunk of it.
+        percent: whether the file holds the values in percent; ``values`` are fractions.
+        positive: with one score per sample, the label of class 1 (None: labels are 0 and 1).
     """
 
     values: Tensor
@@ -69,6 +71,13 @@ class Predictions:
     first_row: int = 0
     clusters: NDArray[Any] | None = None
     weights: NDArray[np.float64] | None = None
+    percent: bool = False
+    positive: str | None = None
+
+    @property
+    def names_of_classes(self) -> tuple[str, ...] | None:
+        """The class names, also of one score per sample if an option names the label of class 1 (None: unknown)."""
+        return self.class_names if self.positive is None else (f"not {self.positive}", self.positive)
 
     @property
     def target(self) -> Tensor:
@@ -184,7 +193,8 @@ def check_usable(data: Predictions, ignore_index: int = -100) -> None:
     if rows is not None and data.labels is not None:
         rows &= (data.labels != ignore_index).reshape(len(rows), -1).any(1).numpy()
     if rows is not None and rows.any():
-        count = f"{int(rows.sum()):,} of {len(rows):,} rows have missing values"
+        number = int(rows.sum())
+        count = f"{number:,} of {len(rows):,} rows {'has' if number == 1 else 'have'} missing values"
         rule = f"{data.input} must not be NaN, but row {data.row_of_file(int(rows.argmax()))} holds NaN"
         raise PredictionsError(f"{data.path}: {rule}; {count}: {REMEDY}")
     if data.input != "logits" and are_percent(data.values):
@@ -242,18 +252,31 @@ def convert(
         first_row=source.first_row,
         clusters=columns.get("cluster"),
         weights=columns.get("weight"),
+        percent=conversion.percent,
+        positive=conversion.positive,
     )
 
 
-def check_not_probabilities(source: PredictionFile, data: Predictions) -> None:
-    """Raise a PredictionsError if values with a usual name of logits are probabilities."""
-    if data.input != "logits" or data.values.ndim < 2 or data.values.shape[1] < 2:
-        return  # one score per sample is in [0, 1] by chance, or sums to 1
-    if are_probabilities(data.values.movedim(1, -1).reshape(-1, data.values.shape[1])):
+def check_not_probabilities(source: PredictionFile, data: Predictions, *, independent: bool = False) -> None:
+    """Raise a PredictionsError if values with a usual name of logits are probabilities.
+
+    Args:
+        source: the file.
+        data: what was read.
+        independent: whether the values of a row are of labels, whose probabilities do not sum to 1.
+    """
+    if data.input != "logits":
+        return
+    if independent or data.values.ndim == 1:
+        found, what = bool(((data.values >= 0) & (data.values <= 1)).all()), "values lie in [0, 1]"
+    else:
+        rows = data.values.movedim(1, -1).reshape(-1, data.values.shape[1])
+        found, what = are_probabilities(rows), "rows lie in [0, 1] and sum to 1"
+    if found:
         names = suggested(list(data.columns))
         raise source.error(
-            f"{names!r} must hold logits, but all rows lie in [0, 1] and sum to 1: if they are probabilities, give "
-            f"--probs {names}, otherwise --logits {names}"
+            f"{names!r} must hold logits, but all {what}: if they are probabilities, give --probs {names}, otherwise "
+            f"--logits {names}"
         )
 
 

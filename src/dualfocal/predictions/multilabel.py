@@ -28,7 +28,7 @@ from dualfocal.predictions._names import LABEL_PREFIX, Roles, find_names
 from dualfocal.predictions._opening import open_source
 from dualfocal.predictions._questions import NameOptions
 from dualfocal.predictions._sample_columns import sample_columns
-from dualfocal.predictions.loading import KINDS, Predictions
+from dualfocal.predictions.loading import KINDS, Predictions, check_not_probabilities
 
 NAMING = "such as prob_cat,prob_dog beside target_cat,target_dog"
 
@@ -99,12 +99,8 @@ def load_multilabel_predictions(
             independent=True,
         )
         data = _load(source, roles, names, conversion)
-        if logits is None and data.input == "logits" and bool(((data.values >= 0) & (data.values <= 1)).all()):
-            text = suggested(list(data.columns))
-            raise source.error(
-                f"{text!r} must hold logits, but all values lie in [0, 1]: if they are probabilities, give --probs "
-                f"{text}, otherwise --logits {text}"
-            )
+        if logits is None:
+            check_not_probabilities(source, data, independent=True)
         return data
 
 
@@ -185,6 +181,7 @@ def _load(source: PredictionFile, roles: Roles, names: list[str], conversion: Co
         label_name=names[0] if len(names) == 1 else None,
         kept=source.kept,
         clusters=columns.get("cluster"),
+        percent=conversion.percent,
     )
 
 

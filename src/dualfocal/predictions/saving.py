@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,8 @@ from dualfocal.predictions.loading import Predictions
 
 Names = tuple[str, ...]
 
+# How programs write floats: "67.59" or "1e-05"; "007", "1e5" and "+1.0" may be names.
+DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?|-?[1-9](\.[0-9]+)?e[-+][0-9]{2,3}")
 BLOCK = 10_000  # rows of a csv converted to text at a time
 
 
@@ -115,7 +118,7 @@ def rewrite_predictions(
 
     If both files are tables, the new one keeps all other columns unchanged: ids, groups, labels. In a csv, a column of
     lists becomes one column per class, named as by ``save_predictions``. All other files are written by
-    ``save_predictions``.
+    ``save_predictions``. Probabilities that were loaded from percent are written in percent.
 
     Args:
         path: the new file, see ``save_predictions``.
@@ -128,6 +131,7 @@ def rewrite_predictions(
     """
     path, columns = Path(path), original.columns
     suffix = check_suffix(path)
+    values = 100 * values if original.percent else values
     source = None if original.path is None else open_prediction_file(original.path, max_memory)
     in_table = isinstance(source, Table) and set(columns) <= source.name_set  # values may come from another file
     if suffix not in TABLE_WRITERS or not isinstance(source, Table) or not in_table:
@@ -259,6 +263,16 @@ def _fields(column: Any) -> Iterator[str]:
             yield "" if item is None else _quoted(str(item))
 
 
+def _numbers(texts: list[str]) -> list[Any]:
+    """Return a column of a csv as numbers, or unchanged if a text is not a number or if information would be lost."""
+    distinct = {text.strip() for text in texts}
+    if all(map(WHOLE.fullmatch, distinct)):
+        return [int(text) for text in texts]
+    if all(map(DECIMAL.fullmatch, distinct)) and len({*map(float, distinct)}) == len(distinct):  # not "1.1" and "1.10"
+        return [float(text) for text in texts]
+    return texts
+
+
 def _write_parquet(path: Path, columns: dict[str, Any]) -> None:
     arrow = import_pyarrow()
 
@@ -267,9 +281,7 @@ def _write_parquet(path: Path, columns: dict[str, Any]) -> None:
             return arrow.array(column if column.ndim == 1 else list(column))
         if isinstance(column, Categories):
             return arrow.DictionaryArray.from_arrays(*column)
-        if isinstance(column, list) and all(WHOLE.fullmatch(text.strip()) for text in set(column)):
-            return arrow.array([int(text) for text in column])  # from a csv; "007" is a name, not a number
-        return column
+        return arrow.array(_numbers(column)) if isinstance(column, list) else column
 
     arrow.parquet.write_table(arrow.table({name: typed(column) for name, column in columns.items()}), path)
 

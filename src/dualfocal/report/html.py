@@ -117,6 +117,8 @@ def write_report(
     run_data = RunData(None if data_root is None else Path(data_root), reading)
     given = models if isinstance(models, Mapping) else [Path(path) for path in models]
     state = None if monitor is None else read_monitor(Path(monitor))
+    if state is not None and not state.monitor.history:
+        raise ValueError(f"{monitor}: has no samples yet: add some with dualfocal monitor {monitor} FILE")
     inputs = load_inputs(
         given,
         reading,

@@ -63,7 +63,7 @@ class ReportInput:
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """Class names from the file or the data set, shortened; numbers if there are none."""
-        names = self.data.class_names or self.known_names
+        names = self.data.names_of_classes or self.known_names
         if len(names) != self.rows.num_classes:
             names = tuple(map(str, range(self.rows.num_classes)))
         return distinct(shortened(name) for name in names)

@@ -62,12 +62,16 @@ class NewPeriod:
     period: Period
 
 
-def read_monitor(path: Path) -> MonitorState:
+def read_monitor(path: Path, settings: Mapping[str, Any] | None = None) -> MonitorState:
     """Read a state file.
+
+    Args:
+        path: the state file.
+        settings: arguments of :class:`~dualfocal.metrics.CalibrationMonitor` that the state must have.
 
     Raises:
         RunError: the file is damaged, too large, or no state of a monitor.
-        ValueError: there is no such file.
+        ValueError: there is no such file, or settings differ from those of the state.
     """
     check_readable(path)
     if path.stat().st_size > MOST_BYTES:
@@ -86,6 +90,7 @@ def read_monitor(path: Path) -> MonitorState:
         monitor = CalibrationMonitor.from_dict(content["monitor"])
     except (ValueError, TypeError) as error:
         raise RunError(f"{path}: is damaged: {error}") from error
+    _check_settings(path, monitor, settings or {})
     return MonitorState(monitor, num_classes, None if names is None else tuple(names), seen)
 
 
@@ -126,8 +131,7 @@ def update_monitor(
     check_place(path)
     linked = Path(os.path.realpath(path))  # of a link, the file itself is replaced
     with _locked(path, linked) as folder:
-        state = read_monitor(path) if path.exists() else MonitorState(CalibrationMonitor(**settings))
-        _check_settings(path, state.monitor, settings)
+        state = read_monitor(path, settings) if path.exists() else MonitorState(CalibrationMonitor(**settings))
         if reset:
             state.monitor.reset()
         batches = [_read(state, file, reading, again=again) for file in files]

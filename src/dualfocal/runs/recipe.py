@@ -216,7 +216,7 @@ class Recipe:
             else:
                 known = (*hints, *(f"{owner}.OPTION" for owner in OWNERS))
                 raise ValueError(
-                    f"a recipe has no field {name!r}{did_you_mean(name, known)}; it has {', '.join(known)}"
+                    f"a recipe has no field {name!r}; it has {', '.join(known)}{did_you_mean(name, known)}"
                 )
         for owner in OWNERS:
             if owner in changes and changes[owner] != getattr(self, owner):

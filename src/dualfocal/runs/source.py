@@ -6,6 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from dualfocal._table import quantity
 from dualfocal.metrics.rows import INDEPENDENT, Rows, as_rows
 from dualfocal.predictions import (
     Predictions,
@@ -88,7 +89,17 @@ class Reading:
                 f"predicted class, for dualfocal evaluate without --calibrate and --group-by ({data.taken})"
             )
         check_usable(data, self.ignore_index)
-        return data
+        return replace(data, taken=data.taken + self._ignored(data))
+
+    def _ignored(self, data: Predictions) -> str:
+        """Return how many labels are left out, for ``taken``."""
+        number = (
+            0 if data.labels is None or data.input == "confidence" else int((data.labels == self.ignore_index).sum())
+        )
+        if not number:
+            return ""
+        verb = "is" if number == 1 else "are"
+        return f"; {number:,} of {quantity(data.target.numel(), 'label')} {verb} {self.ignore_index} and left out"
 
     def stream(self, path: Path, *, run_split: str = "test") -> PredictionStream:
         """Read the predictions of a file, or of one split of a run folder, in chunks.
@@ -133,7 +144,15 @@ class Reading:
         )
 
     def check_columns(self, data: Predictions, name: str) -> None:
-        """Raise a ValueError if the column of the groups, clusters or weights holds something else."""
+        """Raise a ValueError if the column of the groups, clusters or weights holds something else.
+
+        Also if a column holds one score per sample, and the caller does not say which confidence to evaluate.
+        """
+        if data.values.ndim == 1 and data.input != "confidence" and self.binary is None:
+            raise ValueError(
+                f"{name}: {data.columns[0]!r} is one score per sample, a binary problem: give --binary top_label to "
+                "evaluate the confidence of the predicted class, or --binary positive for the probability of class 1"
+            )
         if data.group_name is not None and data.group_name == data.label_name:
             raise ValueError(
                 f"--group-by: {data.group_name!r} of {name} holds the labels, and among samples of one label no model "

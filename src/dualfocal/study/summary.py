@@ -130,7 +130,9 @@ class Summary:
 
     def reading(self) -> str:
         """Return the conclusion in words: the lowest ECE, and the best entry compared with the first."""
-        first = self.study.entries[0]
+        first, *others = self.study.entries
+        if not others:
+            return f"No comparison: {first} is the only entry; list all losses that are to be compared."
         if len(self.complete) < 2 or first not in self.complete:
             return f"No comparison: it needs all runs of {first}, the first entry, and of another entry to be finished."
         if len(self.study.seeds) == 1:

@@ -15,6 +15,7 @@ from rich.progress import (
 )
 from torch import Tensor
 
+from dualfocal._table import quantity
 from dualfocal.runs import Recipe
 from dualfocal.train.checkpoint import Position
 
@@ -56,7 +57,7 @@ class Display:
         if self.has_bars:
             self.resources.enter_context(self.progress)
         if at.epoch or at.step:
-            where = f" + {at.step} steps" if at.step else ""
+            where = f" + {quantity(at.step, 'step')}" if at.step else ""
             self.say(f"resuming after epoch {at.epoch}{where} of {recipe.epochs}")
         self.epochs, self.num_samples = recipe.epochs, num_samples
         self.before, self.done = at.epoch * num_samples, at.step * recipe.batch_size

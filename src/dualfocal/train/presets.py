@@ -143,7 +143,9 @@ def preset(name: str, settings: Iterable[str] = ()) -> Recipe:
         ValueError: the preset or a field is unknown; the message suggests the nearest name.
     """
     if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}; presets are {', '.join(PRESETS)}{did_you_mean(name, PRESETS)}")
+        missing = ", and no such file or folder" if "/" in name or "." in name else ""
+        known = ", ".join(PRESETS)
+        raise ValueError(f"unknown preset {name!r}{missing}; presets are {known}{did_you_mean(name, PRESETS)}")
     settings = list(settings)
     parts = [setting.partition("=") for setting in settings]
     losses = [text for field, equals, text in parts if field.strip() == "loss" and equals]

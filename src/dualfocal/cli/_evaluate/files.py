@@ -115,7 +115,7 @@ def _evaluate(
     }
     with errors_name(name):
         evaluation = metrics.evaluate(data.values, data.target, inference=inference, **options)
-        finding = Finding(name, data.taken, evaluation, data.class_names, reading.group)
+        finding = Finding(name, data.taken, evaluation, data.names_of_classes, reading.group)
         if data.groups is not None:
             with progress_bar(err, "groups") as progress:
                 finding.groups = evaluate_groups(data.values, data.target, data.groups, progress=progress, **options)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 FLOOR = "noise floor: the mean score of a perfectly calibrated model with the same confidences and number of samples"
 TOP_LABEL = (
     "Two classes: the metrics are about the confidence of the predicted class; --binary positive evaluates the "
-    "probability of class 1."
+    "probability of class {}."
 )
 POSITIVE = (
-    "The metrics are about the probability of class 1; --binary top_label evaluates the confidence of the predicted "
+    "The metrics are about the probability of class {}; --binary top_label evaluates the confidence of the predicted "
     "class."
 )
 FROM_LABELS = (
@@ -102,7 +102,8 @@ def print_finding(out: Console, finding: Finding, top_label: str = TOP_LABEL) ->
     if evaluation.confidence_only and evaluation.inference is None:
         say(out, CONFIDENCE_ONLY, "dim", wrap=True)
     if evaluation.num_classes == 2:
-        say(out, POSITIVE if evaluation.positive else top_label, "dim", wrap=True)
+        remark = POSITIVE if evaluation.positive else top_label
+        say(out, remark.format(finding.class_names[1] if finding.class_names else 1), "dim", wrap=True)
     if finding.infinite_nll:
         say(out, f"NLL is infinite: {finding.infinite_nll}.")
     if finding.groups:

@@ -18,6 +18,7 @@ from dualfocal.cli._common import (
     print_json,
     progress_bar,
     say,
+    say_saved,
     show,
 )
 from dualfocal.cli._evaluate.findings import say_above
@@ -45,7 +46,7 @@ REMEDIES = {  # of options that do not apply
 PLACE = "--task multilabel"
 MOST_ABOVE = 5  # labels named by --fail-over
 MEANING = (
-    "macro ECE: mean ECE of the labels; micro ECE: of all entries pooled, where each sample is a cluster; Hamming "
+    "macro ECE: mean ECE of the labels; micro ECE: of all entries pooled{}; Hamming "
     "error: share of wrong entries; subset accuracy: share of samples whose labels are all right"
 )
 
@@ -181,7 +182,8 @@ def _print(out: Console, finding: LabelFinding) -> None:
 
     evaluation, comparison = finding.evaluation, finding.comparison
     show(out, evaluation.table(), f"{finding.name}: ")
-    say(out, MEANING, "dim", wrap=True)
+    clusters = "in the clusters of --cluster" if evaluation.clusters_given else "where each sample is a cluster"
+    say(out, MEANING.format(f", {clusters}"), "dim", wrap=True)
     show(out, evaluation.label_table())
     if evaluation.inference is not None:
         tests = f"p-values are adjusted for {quantity(evaluation.num_labels, 'label')} and the pooled test (Holm)."
@@ -217,6 +219,7 @@ def apply_labels(
     calibrator: "MultilabelCalibrator", path: Path, file: Path, out: Path, reading: "Reading", *, as_json: bool
 ) -> None:
     """Calibrate multi-label predictions with a saved calibrator, and score them if there is a target."""
+    from dualfocal.calibrators.application import effect_verdict, is_worse, multilabel_nll_change
     from dualfocal.calibrators.inputs import digest
     from dualfocal.metrics import evaluate_multilabel
     from dualfocal.predictions import rewrite_predictions
@@ -236,15 +239,29 @@ def apply_labels(
         say(err, ON_FIT_DATA)
     values = calibrated.sigmoid() if data.input == "probs" else calibrated
     rewrite_predictions(out, data, values, max_memory=reading.max_memory)
-    scores = {}
+    content: dict[str, Any] = {
+        "schema": 1,
+        "task": "multilabel",
+        "calibrator": str(path),
+        "file": str(file),
+        "out": str(out),
+    }
     if data.labels is not None:
+        scores = {}
         for when, one, kind in (("before", data.values, data.input), ("after", calibrated, "logits")):
             with errors_name(file):
                 scores[when] = evaluate_multilabel(one, data.labels, input=kind, ignore_index=reading.ignore_index)
         rows = zip(*(score.table().rows for score in scores.values()), strict=True)
         table = replace(scores["before"].table(), headings=["", *scores])
         show(printer, replace(table, rows=[[*first, second[1]] for first, second in rows]), f"{file}: ")
+        logits = data.values.double().logit() if data.input == "probs" else data.values
+        change = multilabel_nll_change(logits, calibrated, data.labels, ignore_index=reading.ignore_index)
+        before, after = scores.values()
+        nll, ece = (before.nll, after.nll), (before.macro_ece, after.macro_ece)
+        verdict = effect_verdict(nll, ece, change, ece_name="macro ECE")
+        say(printer, verdict, "bold")
+        content |= {when: score.scalars() for when, score in scores.items()}
+        content |= {"worse": is_worse(nll, change), "verdict": verdict}
     if as_json:
-        content = {"schema": 1, "task": "multilabel", "calibrator": str(path), "file": str(file), "out": str(out)}
-        print_json({**content, **{when: score.scalars() for when, score in scores.items()}})
-    say(printer, f"Saved: {out}")
+        print_json(content)
+    say_saved(printer, out, data)

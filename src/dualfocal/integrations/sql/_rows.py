@@ -80,7 +80,8 @@ def _explain(invalid: dict[str, int], total: int, reduction: Reduction) -> str:
     wheres = [rules[name][1] for name in invalid if rules[name][1]]
     how = f", such as SELECT ... WHERE {' AND '.join(wheres)}" if wheres else ""
     number = sum(invalid.values())
+    verb = "is" if number == 1 else "are"
     return (
-        f"{number:,} of {total:,} rows are invalid ({'; '.join(parts)}). Correct them, or exclude them by a query with "
-        f"a WHERE clause{how}"
+        f"{number:,} of {total:,} rows {verb} invalid ({'; '.join(parts)}). Correct them, or exclude them by a query "
+        f"with a WHERE clause{how}"
     )

@@ -44,9 +44,21 @@ def open_database(place: str | None) -> Iterator[Connection]:
         raise DatabaseError(
             f"{without_password(place)}: no such DuckDB file; give a DuckDB file, or postgresql://USER@HOST/DATABASE"
         )
+    if place is not None and not _is_database(Path(place)):
+        raise DatabaseError(
+            f"{place}: is not a DuckDB file; to read prediction files, name them in the query, and give no database: "
+            f"SELECT * FROM '{place}'"
+        )
     read_only = place is not None
     with one_line_errors(duckdb.Error, place), duckdb.connect(place or ":memory:", read_only=read_only) as database:
         yield database
+
+
+def _is_database(path: Path) -> bool:
+    """Whether a file starts like one of DuckDB, or of SQLite, which DuckDB reads, too."""
+    with path.open("rb") as file:
+        start = file.read(16)
+    return start[8:12] == b"DUCK" or start.startswith(b"SQLite format 3")
 
 
 @contextmanager

@@ -109,11 +109,6 @@ class PredictionFile(ABC):
         """The names, for fast lookups."""
         return frozenset(self.names)
 
-    @property
-    def command(self) -> list[str]:
-        """The command that evaluates the file, for an example."""
-        return ["dualfocal", "evaluate", str(self.path)]
-
     @abstractmethod
     def read(self, values: list[str], others: list[str]) -> Content:
         """Read columns of values as numbers, and other columns as they are."""
