@@ -238,7 +238,7 @@ def test_options_that_a_loss_lacks_or_refuses_are_named() -> None:
         ("focal", {"self": 1}, "has the options gamma, label_smoothing; got self$"),
         ("dual_focal", {"gamma": -1}, "gamma must be finite and at least 0, got -1$"),
         ("dual_focal", {"gamma": "5"}, "gamma must be a number, got '5'$"),
-        ("focal", {"gamma": [3]}, r"gamma must be a number, got \[3\]$"),
+        ("focal", {"gamma": [3]}, r"gamma must be a number or a tensor, got \[3\]"),
         ("ada_focal", {"variant": "old"}, "variant must be one of 'switch', 'no_switch', got 'old'$"),
     ]
     for loss, options, words in cases:
