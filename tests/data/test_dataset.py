@@ -142,6 +142,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones_and_the_nearest(tmp_path
     nearest = {"cifar1": "cifar10", "tiny-imagenet": "tiny_imagenet", "newsgroups": "20newsgroups"}
     for name in (*nearest, "mnist", "no/such/folder"):
         end = rf"; did you mean {nearest[name]}\?$" if name in nearest else "$"
+        end = ", but there is no such folder$" if "/" in name else end
         others = "a folder of images by class, an .npz file, or package.module:function"
         words = f"one of {', '.join(DATASETS)}, {others}, got {name!r}{end}"
         with pytest.raises(ValueError, match=words):
