@@ -305,7 +305,8 @@ def make_inputs() -> None:
     np.savez("part1.npz", logits=single[:250], target=target[:250])
     np.savez("part2.npz", logits=single[250:], target=target[250:])
     ignored = np.where(np.arange(600) % 7 == 0, 255, target)
-    np.savez("ignored.npz", logits=single, target=ignored)
+    for name in ("ignored.npz", "ignored_copy.npz"):
+        np.savez(name, logits=single, target=ignored)
     zeros = np.where(probs < 0.01, 0, probs)
     np.savez("zeros.npz", probs=zeros / zeros.sum(1, keepdims=True), target=target)
     np.savez(
@@ -336,7 +337,8 @@ def make_inputs() -> None:
     write_csv(Path("binary.csv"), {"score": score, "outcome": outcome, "hospital": where})
     write_csv(Path("yes.csv"), {"score": score, "outcome": np.array(["no", "yes"])[outcome]})
     np.savez("binary_logit.npz", logits=(two[:, 1] - two[:, 0]).astype(np.float32), target=outcome)
-    np.savez("two.npz", logits=two.astype(np.float32), target=outcome)
+    for name in ("two.npz", "two_copy.npz"):
+        np.savez(name, logits=two.astype(np.float32), target=outcome)
     many, many_target = sample(800, 120, 6, sharp=3.0)
     np.savez("many.npz", logits=many.astype(np.float32), target=many_target)
     dense, dense_target = sample(20 * 6 * 5, 3, 7)
@@ -537,7 +539,7 @@ def _fit_and_use(name: str, z: Tensor, y: Tensor, new: Tensor, options: dict[str
     back = package.load_calibrator(path)
     found: dict[str, Any] = {"report": calibrator.report, "file": dict(sorted(load_file(path).items()))}
     for kind, values in (("float32", new.float()), ("float64", new), ("probs", new.softmax(1))):
-        given = {"input": "probs"} if kind == "probs" else {}
+        given = {"input": "probs" if kind == "probs" else "logits"}
         try:
             found[kind] = calibrator(values, **given).detach()
             found[f"loaded-{kind}"] = back(values, **given).detach()
@@ -751,8 +753,8 @@ def compare(rec: Recording) -> None:
     rec.command("npz", "compare", "five.npz", "other.npz")
     rec.command("kinds", "compare", "probs.npz", "five64.npz", "--seed", 3, "--level", 0.95, "--num-bins", 10)
     rec.command("itself", "compare", "five.npz", "five.csv")
-    rec.command("binary", "compare", "two.npz", "two.npz", "--binary", "positive")
-    rec.command("ignored", "compare", "ignored.npz", "ignored.npz", "--ignore-index", 255)
+    rec.command("binary", "compare", "two.npz", "two_copy.npz", "--binary", "positive")
+    rec.command("ignored", "compare", "ignored.npz", "ignored_copy.npz", "--ignore-index", 255)
     rec.printed("text", "compare", "five.npz", "other.npz")
 
 
