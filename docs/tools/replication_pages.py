@@ -2,7 +2,7 @@
 
 python docs/tools/replication_pages.py
 
-Run it after a new run was put into results/cifar10. A generated part stands between `<!-- generated: NAME -->` and
+Run it after a new run was put into results/. A generated part stands between `<!-- generated: NAME -->` and
 `<!-- end of NAME -->`; the text around it is written by hand, and tests/test_replication_report.py checks what it says.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import replication_tables as tables
+import replication_texts as texts
 from links import ROOT
 from replication_runs import runs_table
 from replication_tables import Report
@@ -18,7 +19,7 @@ from replication_tables import Report
 from dualfocal.paper.replication_figures import draw_replication
 
 PICTURES = ROOT / "docs" / "replication"
-PAGES = ("docs/replication.md", "results/README.md", "README.md")
+PAGES = ("docs/replication.md", "docs/replication-20newsgroups.md", "results/README.md", "README.md")
 PARTS: dict[str, Callable[[Report], str]] = {
     "state": tables.state,
     "claims": tables.claims_table,
@@ -34,6 +35,12 @@ PARTS: dict[str, Callable[[Report], str]] = {
     "missing": tables.missing,
     "headline": tables.headline,
     "runs": runs_table,
+    "texts-claims": lambda report: texts.claims_table(),
+    "texts-row": lambda report: texts.row_table(),
+    "texts-rules": lambda report: texts.rules_table(),
+    "texts-spread": lambda report: texts.spread_table(),
+    "texts-controls": lambda report: texts.controls_table(),
+    "texts-numbers": lambda report: texts.numbers_table(),
 }
 MARKED = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end of (?P=name) -->)", re.S)
 
@@ -64,7 +71,7 @@ def main() -> None:
         path = ROOT / page
         path.write_text(filled(path.read_text(encoding="utf-8"), report), encoding="utf-8")
         print(page)
-    for picture in draw(report, PICTURES):
+    for picture in [*draw(report, PICTURES), texts.draw()]:
         print(picture.relative_to(ROOT))
 
 

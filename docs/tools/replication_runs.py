@@ -8,7 +8,7 @@ from replication_tables import RESULTS, Report, markdown, percent
 
 from dualfocal._table import Table
 from dualfocal.metrics.registry import METRICS
-from dualfocal.paper.replication_forest import LOSSES
+from dualfocal.paper.replication_forest import group_name
 from dualfocal.paper.replication_plan import replication_plan
 from dualfocal.runs import Recipe, Run
 from dualfocal.train.presets import preset
@@ -27,7 +27,7 @@ def run_row(path: Path) -> list[str]:
     """Return the row of a run."""
     run, name = Run(path), path.relative_to(RESULTS).as_posix()
     recipe = recipe_words(run.recipe) if run.exists else RECIPES[name]
-    link, result = f"[{name.removeprefix('cifar10/')}]({name})", run.result
+    link, result = f"[{path.name if name.startswith(('cifar10/', '20newsgroups/')) else name}]({name})", run.result
     if result is None:
         return [link, f"{recipe}; lost after epoch {len(run.log)}: only the log", *[""] * 10]
     test, commits = result.evaluation("test"), [session.get("commit") for session in result.sessions]
@@ -51,7 +51,7 @@ RECIPES = {  # of the run that has no recipe.json
 def recipe_words(recipe: Recipe) -> str:
     """Return the loss, what differs from the preset, and the seed."""
     usual = preset(f"{recipe.data}_{recipe.model}", [f"loss={recipe.loss}"])
-    words = [LOSSES[recipe.loss]]
+    words = [group_name(recipe.loss)]
     for option, value in recipe.loss_options.items():
         words.append(f"{option} {value:g}" if isinstance(value, float | int) else f"{option} {value}")
     for field in fields(recipe):

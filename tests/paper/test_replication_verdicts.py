@@ -212,7 +212,7 @@ def test_each_verdict_of_each_rule(runs: Path, case: str) -> None:
             write_result(Run(folder(runs, group, seed)), numbers_of(group, seed, numbers))
     _, claims = decide(runs)
     assert claims[claim].verdict == verdict
-    assert f"{claim} is {verdict} (" in claims[claim].sentence()
+    assert f"{claim}, {verdict} (" in claims[claim].sentence()
 
 
 def test_directions_of_logits_and_shift(runs: Path) -> None:
@@ -342,7 +342,7 @@ def test_runs_known_in_advance_are_left_out_of_the_second_verdict(runs: Path) ->
 
 def test_a_claim_with_too_few_other_runs_is_not_decided(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = [f"dual_focal gamma 6 seed {seed}" for seed in (1, 2)]
-    monkeypatch.setitem(replication.replication_plan(), "known_in_advance", known)
+    monkeypatch.setitem(replication.replication_plan("cifar10"), "known_in_advance", known)
     decided, claims = decide(runs)
     assert claims["C10"].verdict == "reproduced"
     assert decided.without_known[9].verdict == "too few runs"
@@ -450,7 +450,7 @@ def test_the_command_prints_table_sentences_and_missing_trainings(
     lines = out.splitlines()
     assert lines[0].split("  ")[0] == "claim"
     decided, claims = decide(runs)
-    assert [line for line in lines if line.startswith("C1 is")] == [claims["C1"].sentence()]
+    assert [line for line in lines if line.startswith("C1,")] == [claims["C1"].sentence()]
     assert sum(line.startswith(f"{name} is ") for line in lines for name in claims) == 11
     assert lines[-len(decided.missing) :] == [f"  {line}" for line in decided.missing]
 

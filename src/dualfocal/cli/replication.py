@@ -7,9 +7,7 @@ import typer
 from rich.console import Console
 
 from dualfocal.cli._common import consoles, print_json, print_table, say, show
-from dualfocal.cli._options import (
-    AsJson,
-)
+from dualfocal.cli._options import AsJson
 
 if TYPE_CHECKING:
     from dualfocal.paper.replication import Replication
@@ -18,7 +16,10 @@ if TYPE_CHECKING:
 def replication(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FOLDER", help="Run folders, or folders that contain them. [default: results/cifar10]"),
+        typer.Argument(
+            metavar="FOLDER",
+            help="Run folders, or folders that contain them, of one data set. [default: results/cifar10]",
+        ),
     ] = None,
     figures: Annotated[
         Path | None,
@@ -28,35 +29,40 @@ def replication(
 ) -> None:
     """Decide the claims of the replication, which were fixed in advance, from finished runs.
 
-    The claims are about CIFAR-10, ResNet-50, 350 epochs and five seeds of cross-entropy, FLSD-53 and dual focal. For
-    each claim, the table has the published number, our mean with an interval over seeds, the number of finished runs
-    and the verdict, with all runs and without the four runs that were known when the claims were fixed. A claim is
-    pending until all its runs are finished. The commands of the missing trainings are printed at the end.
+    There are claims about CIFAR-10 (ResNet-50, cross-entropy, FLSD-53 and dual focal) and about 20 Newsgroups (all
+    seven losses of table 1). For each claim, the table has the published number, our mean with an interval over seeds,
+    the number of finished runs and the verdict, with all runs and without those that were known when the claims were
+    fixed. A claim is pending until all its runs are finished. The commands of the missing trainings are printed at the
+    end.
 
-    `--figures` draws claims.png (all quantities with intervals), training.png (test ECE over the epochs, beside the
-    authors' log), temperature.png (before and after temperature scaling) and reliability.png. The authors' log and
-    logits are read from results/published_logs and results/published_logits, if these folders exist.
+    `--figures`, for CIFAR-10, draws claims.png (all quantities with intervals), training.png (test ECE over the epochs,
+    beside the authors' log), temperature.png (before and after temperature scaling) and reliability.png. The authors'
+    log and logits are read from results/published_logs and results/published_logits, if these folders exist.
 
         dualfocal paper replication
 
         dualfocal paper replication --figures figures
 
-        dualfocal paper replication results/cifar10 --json
+        dualfocal paper replication results/20newsgroups --json
     """
     from dualfocal.paper.replication import decide_claims
-    from dualfocal.paper.replication_plan import FOLDER
+    from dualfocal.paper.replication_plan import plan_of, results_folder
     from dualfocal.runs import find_runs
 
     out, err = consoles(as_json)
-    if not folders and not FOLDER.is_dir():
-        missing = f"{FOLDER}: no such folder here, so all runs are missing"
+    default = results_folder("cifar10")
+    if not folders and not default.is_dir():
+        missing = f"{default}: no such folder here, so all runs are missing"
         say(err, f"dualfocal: {missing}; run this in a checkout of the repository, or name run folders")
-    by_folder = {folder: find_runs(folder) for folder in folders or [FOLDER]}
+    by_folder = {folder: find_runs(folder) for folder in folders or [default]}
     for folder in folders or ():
         if not by_folder[folder]:
             raise ValueError(f"{folder}: holds no run folder")
     runs = {run.path.resolve(): run for group in by_folder.values() for run in group}
-    decided = decide_claims(runs.values())
+    plan = plan_of(runs.values())
+    if figures is not None and plan != "cifar10":
+        raise ValueError(f"--figures draws the runs on cifar10, but these are on {plan}")
+    decided = decide_claims(runs.values(), plan)
     if as_json:
         print_json(decided.to_dict())
     _print_replication(out, decided)

@@ -1,11 +1,11 @@
-"""Decide the claims of the replication, which were fixed in advance in ``replication.json``, from finished runs.
+"""Decide the claims of a replication, which were fixed in advance in ``replication_PLAN.json``, from finished runs.
 
 print(decide_claims(find_runs(Path("results/cifar10"))).table().text())
 
 One more run: a published value is inside or outside the prediction interval of our runs; an interval that also holds
 the published value of another loss cannot decide. Differences: Welch's interval over seeds, at the level of its step of
-Holm's procedure. The Holm family has 11 differences: C4 (2), C5 (2), C6 (2 as trained, 2 after temperature scaling by
-NLL), C7 (1), C9 (2). A member that lacks runs counts with a p-value of 1, so that later runs cannot undo a verdict.
+Holm's procedure. The family has all judged differences of the claims that the plan names. A member that lacks runs
+counts with a p-value of 1, so that later runs cannot undo a verdict.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from dualfocal._table import Table
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.paper.intervals import Estimate, holm_levels, prediction_interval
 from dualfocal.paper.measurements import MEASUREMENTS
-from dualfocal.paper.replication_plan import ControlRun, Sample, group_of, replication_plan, sort_runs
+from dualfocal.paper.replication_plan import LOSS, ControlRun, Sample, replication_plan, sort_runs
 from dualfocal.paper.verdicts import (
     LEAST_RUNS,
     Claim,
@@ -32,7 +32,6 @@ from dualfocal.paper.verdicts import (
 from dualfocal.runs import Run
 
 SCHEMA = 1
-LOSS = "dual_focal"  # differences are this loss minus another one
 DRAWS = 1000  # of the bootstrap
 HEADINGS = ("claim", "quantity", "published", "ours", "interval", "runs", "verdict", "without known runs")
 ROLES = {"metric": "claim", "also": "addition", "reported": "reported"}  # key of a claim: role of its quantity
@@ -46,6 +45,7 @@ class Replication:
         missing: Commands of the trainings and controls that have no finished run.
     """
 
+    plan: str
     claims: tuple[Claim, ...]
     without_known: tuple[Claim, ...]
     controls: tuple[ControlRun, ...]
@@ -61,7 +61,9 @@ class Replication:
             rows.append([claim.id, group, "", "", "", "", claim.verdict, other.verdict])
             for part, without in zip(claim.parts, other.parts, strict=True):
                 rows.append(["", *part.cells(), part.verdict, without.verdict])
-        return Table(HEADINGS, rows, "Claims of the replication", left=(0, 1, 6, 7))
+        width = len(HEADINGS) if replication_plan(self.plan)["known_in_advance"] else len(HEADINGS) - 1
+        left = tuple(column for column in (0, 1, 6, 7) if column < width)
+        return Table(HEADINGS[:width], [row[:width] for row in rows], "Claims of the replication", left=left)
 
     def controls_table(self) -> Table:
         """Numbers of the controls."""
@@ -75,15 +77,16 @@ class Replication:
 
     def explanation(self) -> str:
         """How to read the table."""
-        level, known = 100 * replication_plan()["difference_level"], replication_plan()["known_in_advance"]
+        plan = replication_plan(self.plan)
+        level, known, family = 100 * plan["difference_level"], plan["known_in_advance"], plan["holm_family"]
         return (
             "T: after temperature scaling, by the temperature with the least validation ECE (as published) or NLL. "
             "Minus another loss: the difference of the means over seeds, dual focal minus the other, and its Welch "
-            f"interval ({level:.0f} %; for C4, C5, C6, C7 and C9 at the level of Holm's adjustment). Other intervals "
-            "say where one more run would fall, or with which published mean ours agrees; of temperatures, they are "
-            "the range of the runs. p_j is the largest probability strictly below that of the true class, 0 if there "
-            "is none. The JSON output has the intervals without adjustment, the p-values, and the bootstrap over "
-            f"seeds and test samples. Known runs: {', '.join(known)}."
+            f"interval ({level:.0f} %; for {', '.join(family[:-1])} and {family[-1]} at the level of Holm's "
+            "adjustment). Other intervals say where one more run would fall, or with which published mean ours agrees; "
+            "of temperatures, they are the range of the runs. p_j is the largest probability strictly below that of "
+            "the true class, 0 if there is none. The JSON output has the intervals without adjustment, the p-values, "
+            "and the bootstrap over seeds and test samples." + (f" Known runs: {', '.join(known)}." if known else "")
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,21 +94,22 @@ class Replication:
         content = asdict(self)
         for claim, other in zip(content["claims"], content.pop("without_known"), strict=True):
             claim["without_known"] = {"verdict": other["verdict"], "parts": other["parts"]}
-        return {"schema": SCHEMA, "rules": replication_plan()["rules"], **content}
+        return {"schema": SCHEMA, "rules": replication_plan(self.plan)["rules"], **content}
 
 
-def decide_claims(runs: Iterable[Run]) -> Replication:
-    """Decide the claims from runs. Those that are not finished, or not of the plan, are listed and not counted.
+def decide_claims(runs: Iterable[Run], plan: str = "cifar10") -> Replication:
+    """Decide the claims of a plan from runs. Those that are not finished, or not of the plan, are listed, not counted.
 
     Raises:
         ValueError: two runs have the same loss, gamma and seed, or runs differ in the labels of their test samples.
         RunError: a run folder is damaged.
     """
-    places = sort_runs(runs)
-    all_runs = Sample.of(places.planned, draws=DRAWS)
-    scored = Sample.of(places.planned, draws=DRAWS, known=False)
-    without_known = Sample.of(places.planned, draws=0, known=False)  # the bootstrap is reported once
+    places = sort_runs(runs, plan)
+    all_runs = Sample.of(places, draws=DRAWS)
+    scored = Sample.of(places, draws=DRAWS, known=False)
+    without_known = Sample.of(places, draws=0, known=False)  # the bootstrap is reported once
     return Replication(
+        plan,
         _decide_all(all_runs, scored),
         _decide_all(without_known, without_known),
         tuple(places.controls),
@@ -119,7 +123,7 @@ def _decide_all(sample: Sample, scored: Sample) -> tuple[Claim, ...]:
     """All claims; ``scored`` are the runs whose noisy images were scored, which leaves out those known in advance."""
     adjustments = _adjust(sample)
     decided = []
-    for claim in replication_plan()["claims"]:
+    for claim in replication_plan(sample.places.plan)["claims"]:
         runs = scored if claim.get("excludes_known") else sample
         if claim["kind"] == "one_more_run":
             parts = _one_more_run(claim, runs)
@@ -141,7 +145,7 @@ def _one_more_run(claim: Mapping[str, Any], sample: Sample) -> list[Part]:
 
 
 def _predicted(claim: Mapping[str, Any], metric: str, sample: Sample) -> Part:
-    group, published = group_of(claim), replication_plan()["published"]
+    group, published = sample.places.group_of(claim), replication_plan(sample.places.plan)["published"]
     theirs = claim["value"] if "value" in claim else published[claim["loss"]][metric]
     others = [row[metric] for loss, row in published.items() if loss != claim["loss"] and metric in row]
     data = _data(sample, metric, group)
@@ -164,7 +168,8 @@ def _published_mean(claim: Mapping[str, Any], sample: Sample) -> Part:
 
     The paper does not say of how many runs its mean is, so that its standard error is taken as known.
     """
-    theirs, group, level = claim["mean"], group_of(claim), replication_plan()["difference_level"]
+    theirs, group = claim["mean"], sample.places.group_of(claim)
+    level = replication_plan(sample.places.plan)["difference_level"]
     data = _data(sample, theirs["metric"], group)
     ours = list(data["values"][group].values())
     interval = None
@@ -184,7 +189,8 @@ def _published_mean(claim: Mapping[str, Any], sample: Sample) -> Part:
 
 def _temperatures(claim: Mapping[str, Any], sample: Sample) -> list[Part]:
     """By the grid the published temperature in enough runs; by NLL near it in every run."""
-    theirs, share = claim["value"], claim["at_least"] / len(replication_plan()["setting"]["seeds"])
+    seeds = replication_plan(sample.places.plan)["setting"]["seeds"][LOSS]
+    theirs, share = claim["value"], claim["at_least"] / len(seeds)
     parts = []
     for metric, tolerance, least in (("temperature_ece", 1e-9, share), ("temperature", claim["tolerance"], 1.0)):
         data = _data(sample, metric, LOSS)
@@ -243,21 +249,21 @@ def comparisons(claim: Mapping[str, Any]) -> list[Comparison]:
     return [Comparison(metric, loss, -1, bound, role) for metric, role in quantities for loss in against]
 
 
-def holm_family() -> list[Comparison]:
+def holm_family(plan: str = "cifar10") -> list[Comparison]:
     """The differences that are adjusted together: all that are judged of the claims that the plan names."""
-    plan = replication_plan()
-    claims = [claim for claim in plan["claims"] if claim["id"] in plan["holm_family"]]
+    content = replication_plan(plan)
+    claims = [claim for claim in content["claims"] if claim["id"] in content["holm_family"]]
     return [one for claim in claims for one in comparisons(claim) if one.role != "reported"]
 
 
 def _adjust(sample: Sample) -> dict[Comparison, Adjustment]:
-    family, p_values, complete = holm_family(), [], True
+    family, p_values, complete = holm_family(sample.places.plan), [], True
     for one in family:
         data = _data(sample, one.metric, LOSS, one.against)
         estimate = None if shortage(**data) else _estimate(data["values"].values())
         p_values.append(1.0 if estimate is None else estimate.p_value(one.bound, one.direction))
         complete = complete and estimate is not None
-    levels = holm_levels(p_values, replication_plan()["difference_level"])
+    levels = holm_levels(p_values, replication_plan(sample.places.plan)["difference_level"])
     adjusted = zip(holm(p_values), levels, strict=True)
     return {one: Adjustment(p, level, complete) for one, (p, level) in zip(family, adjusted, strict=True)}
 
@@ -271,7 +277,8 @@ def _estimate(values: Iterable[Mapping[int, float]]) -> Estimate | None:
 
 
 def _difference(one: Comparison, sample: Sample, adjustment: Adjustment | None) -> Difference:
-    level, published = replication_plan()["difference_level"], replication_plan()["published"]
+    plan = replication_plan(sample.places.plan)
+    level, published = plan["difference_level"], plan["published"]
     theirs = [published[loss].get(one.metric) for loss in (LOSS, one.against)]
     data = _data(sample, one.metric, LOSS, one.against)
     estimate = _estimate(data["values"].values())

@@ -56,7 +56,7 @@ class ReplicationRuns:
     def of(cls, runs: Iterable[Run]) -> "ReplicationRuns":
         """Sort runs into the plan."""
         places = sort_runs(runs)
-        groups = Sample.of(places.planned, draws=0).runs
+        groups = Sample.of(places, draws=0).runs
         controls = {control.name: Run(control.run) for control in places.controls}
         measured = {name: MeasuredRun(run, run.require_result()) for name, run in controls.items()}
         return cls({group: by_seed for group, by_seed in groups.items() if by_seed}, measured)

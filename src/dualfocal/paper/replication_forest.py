@@ -15,6 +15,12 @@ from dualfocal.plots.forest import ForestRow, forest_legend, forest_panel
 from dualfocal.plots.style import LOOKS, NotebookFigure, legend_below, styled
 
 LOSSES = {"cross_entropy": "cross-entropy", "flsd": "FLSD-53", "dual_focal": "dual focal"}
+OTHER_LOSSES = {  # of table 1
+    "brier": "Brier loss",
+    "mmce": "MMCE",
+    "label_smoothing": "label smoothing",
+    "inverse_focal": "inverse focal",
+}
 FACTORS = {"median_p_j": 1000.0}  # others by their unit
 
 
@@ -54,7 +60,7 @@ def group_name(group: str) -> str:
     ('FLSD-53', 'dual focal, gamma 6')
     """
     loss, gamma, value = group.partition(" gamma ")
-    return LOSSES[loss] + (f", gamma {value}" if gamma else "")
+    return (LOSSES | OTHER_LOSSES)[loss] + (f", gamma {value}" if gamma else "")
 
 
 def claims_figure(decided: Replication) -> Figure:

@@ -132,7 +132,7 @@ class Claim:
         reasons = "; ".join(part.reason for part in judged)
         if self.verdict in (Verdict.PENDING, Verdict.TOO_FEW):
             reasons = ", ".join(dict.fromkeys(shortage for part in judged for shortage in part.shortages()))
-        return f"{self.id} is {self.verdict} ({reasons or 'the Holm family lacks runs'}): {self.claim}"
+        return f"{self.id}, {self.verdict} ({reasons or 'the Holm family lacks runs'}): {self.claim}"
 
 
 def shortage(values: Mapping[str, Mapping[int, float]], wanted: Mapping[str, tuple[int, ...]]) -> Verdict | None:
