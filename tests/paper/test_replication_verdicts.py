@@ -451,7 +451,7 @@ def test_the_command_prints_table_sentences_and_missing_trainings(
     assert lines[0].split("  ")[0] == "claim"
     decided, claims = decide(runs)
     assert [line for line in lines if line.startswith("C1,")] == [claims["C1"].sentence()]
-    assert sum(line.startswith(f"{name} is ") for line in lines for name in claims) == 11
+    assert sum(line.startswith(f"{name}, ") for line in lines for name in claims) == 11
     assert lines[-len(decided.missing) :] == [f"  {line}" for line in decided.missing]
 
 

@@ -26,7 +26,7 @@ TILE_ELEMENTS = 1024  # of a program, or one row
 WARP_ELEMENTS = 512  # of a tile
 ALONE_ELEMENTS = 8192  # up to so many, one program does everything
 MAX_PARTIALS = 128
-MOST_TARGETS = 2**24  # that all programs read together, before a kernel of its own sums the weights
+MOST_TARGETS = 2**23  # that all programs read together, before a kernel of its own sums the weights
 
 _tile, _row, _total_weight, _multiply = map(
     Launcher,
