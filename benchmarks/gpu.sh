@@ -25,7 +25,7 @@ limited() {
     local limit=$1 name=$2 start=$SECONDS status
     shift 2
     echo "== $name"
-    timeout --kill-after=10 "$limit" "$@" 2>&1 | tee "$out/$name.log"
+    timeout --signal=INT --kill-after=10 "$limit" "$@" 2>&1 | tee "$out/$name.log"
     status=${PIPESTATUS[0]}
     [ "$status" = 0 ] || failed=1
     summary+=("$name: exit status $status after $((SECONDS - start)) s$([ "$status" = 124 ] && echo ", its limit")")

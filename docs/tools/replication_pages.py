@@ -36,6 +36,7 @@ PARTS: dict[str, Callable[[Report], str]] = {
     "headline": tables.headline,
     "runs": runs_table,
     "texts-claims": lambda report: texts.claims_table(),
+    "texts-headline": lambda report: texts.headline(),
     "texts-row": lambda report: texts.row_table(),
     "texts-rules": lambda report: texts.rules_table(),
     "texts-spread": lambda report: texts.spread_table(),

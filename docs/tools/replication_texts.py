@@ -72,6 +72,22 @@ def row_table() -> str:
     return markdown(Table(headings, rows))
 
 
+def headline() -> str:
+    """For README.md: the ECE of the paper's row, ours, and ours by another epoch of the same trainings."""
+    published = replication_plan(PLAN)["published"]
+    rows = [["published"], ["ours, mean"], ["lowest to highest run"], ["floor"], ["epoch of lowest validation NLL"]]
+    for loss, theirs in published.items():
+        runs = list(groups()[loss].values())
+        eces = [float(run.measure("ece") or 0) for run in runs]
+        other = [RULES["lowest validation NLL"](run.run.log)["test_ece"] for run in runs]
+        cells = [*map(percent, (theirs["ece"], statistics.fmean(eces)))]
+        cells.append(f"{percent(min(eces), 1)} to {percent(max(eces), 1)}")
+        cells += map(percent, (statistics.fmean(run.result.floor("ece") for run in runs), statistics.fmean(other)))
+        for row, cell in zip(rows, cells, strict=True):
+            row.append(cell)
+    return markdown(Table(["ECE [%]", *map(group_name, published)], rows))
+
+
 def _beside(theirs: float | None, metric: str, ours: Sequence[float]) -> str:
     """A published number, if there is one, beside mean and range of ours."""
     shown = MEASUREMENTS[metric].shown
