@@ -225,3 +225,14 @@ def test_rows_in_another_order_are_matched_by_id(run, record, refused):
     assert "'image3' more than once" in refused("twice.npz", "b.npz", "--id", "id")
     np.savez("other.npz", logits=logits, target=target, id=np.arange(300))
     assert "no id" in refused("a.npz", "other.npz", "--id", "id")
+
+
+@pytest.mark.parametrize("ids", [np.arange(300.0), np.arange(300).astype(str)], ids=["floats", "texts"])
+def test_ids_that_are_whole_numbers_match_floats_and_texts(record, ids):
+    logits, target = drawn(300)
+    save("a.npz", target, logits=logits)
+    save("b.npz", target, logits=1.5 * logits)
+    expected = record("a.npz", "b.npz")
+    np.savez("a_ids.npz", logits=logits, target=target, id=np.arange(300))
+    np.savez("b_ids.npz", logits=1.5 * logits.flip(0), target=target[::-1], id=ids[::-1])
+    assert record("a_ids.npz", "b_ids.npz", "--id", "id")["differences"] == expected["differences"]

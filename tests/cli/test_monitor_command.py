@@ -1,5 +1,6 @@
 """`dualfocal monitor`: a state file, fed with prediction files day by day."""
 
+import gzip
 import json
 import os
 import re
@@ -18,7 +19,7 @@ SHARP = {"calibrated": 1.0, "over-confident": 0.5}  # of the labels, relative to
 
 @pytest.fixture
 def day():
-    """Write the predictions of a day, whose file was changed at a fixed time; returns its name."""
+    """Write the predictions of a day; returns the name of the file."""
 
     def write(number: int, kind: str = "calibrated", suffix: str = ".npz", num_classes: int = 3) -> str:
         generator = torch.Generator().manual_seed(number)
@@ -26,7 +27,6 @@ def day():
         target = torch.multinomial((SHARP[kind] * logits).softmax(1), 1, generator=generator)[:, 0]
         name = f"day{number}{suffix}"
         save_predictions(name, logits, input="logits", target=target)
-        os.utime(name, (86_400 * number, 86_400 * number))
         return name
 
     return write
@@ -35,7 +35,7 @@ def day():
 def test_a_state_is_started_and_goes_on(day, run):
     out, err = run("monitor", "state.json", day(0))
     assert err.startswith("day0.npz: logits from 'logits' (300 x 3, float64)")
-    assert "1970-01-01 00:00" in out
+    assert [line.split()[1] for line in out.splitlines() if "300" in line][:1] == ["day0"]
     assert out.splitlines()[-1].startswith("No alarm: no miscalibration detected (300 samples in 1 period).")
     out, _ = run("monitor", "state.json", day(1), day(2))
     assert "900 samples in 3 periods" in out
@@ -46,7 +46,7 @@ def test_an_alarm_is_exit_code_1_until_a_reset(day, run):
     run("monitor", "state.json", *(day(i) for i in range(5)))
     files = [day(i, "over-confident") for i in range(5, 8)]
     out, _ = run("monitor", "state.json", *files, code=1)
-    assert "Over-confident since about 1970-01-06 00:00" in out
+    assert "Over-confident since about day5" in out
     assert run("monitor", "state.json", code=1)[0].splitlines()[-1] == out.splitlines()[-1]
     out, _ = run("monitor", "state.json", "--reset", code=0)
     assert out == "No samples yet.\n"
@@ -68,7 +68,7 @@ def test_json_and_python_give_the_same_numbers(day, record):
         generator = torch.Generator().manual_seed(number)
         logits = 2 * torch.randn(300, 3, generator=generator, dtype=torch.float64)
         target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
-        monitor.update(logits, target, time=f"1970-01-0{number + 1} 00:00")
+        monitor.update(logits, target, time=f"day{number}")
     assert content["log_evidence"] == pytest.approx(monitor.log_evidence, abs=1e-9)
     assert (content["num_samples"], content["alarm"]) == (600, None)
     assert [new["file"] for new in content["new"]] == names
@@ -137,6 +137,43 @@ def test_a_label_of_ones_own(day, record, refused):
     assert "--time is the label of one file, but 2 are given" in refused(
         "monitor", "state.json", day(1), day(2), "--time", "x"
     )
+
+
+def test_periods_are_labelled_by_the_names_of_their_files(day, record):
+    for name in ("2026-10-01.npz", "v1.5.npz"):
+        Path(day(len(name))).rename(name)
+    with gzip.open("2026-10-02.csv.gz", "wb") as file:
+        file.write(Path(day(2, suffix=".csv")).read_bytes())
+    Path("days").mkdir()
+    Path(day(3)).rename("days/2026-10-03.npz")
+    files = ["2026-10-01.npz", "2026-10-02.csv.gz", "days/2026-10-03.npz", "v1.5.npz"]
+    for name in files:
+        os.utime(name, (0, 0))  # as after a copy
+    history = record("monitor", "state.json", *files)["history"]
+    assert [period["time"] for period in history] == ["2026-10-01", "2026-10-02", "2026-10-03", "v1.5"]
+
+
+def test_a_name_that_is_not_unicode_can_be_drawn(day, run):
+    name = os.fsdecode(b"caf\xe9.npz")
+    Path(day(0)).rename(name)
+    run("monitor", "state.json", name, "--plot", "evidence.png")
+    assert json.loads(Path("state.json").read_text())["monitor"]["history"][0]["time"] == "caf\N{REPLACEMENT CHARACTER}"
+
+
+def test_two_periods_do_not_have_the_same_label(day, run, refused):
+    for number in range(2):
+        Path(f"2026-10-0{number + 1}").mkdir()
+        Path(day(number)).rename(f"2026-10-0{number + 1}/predictions.npz")
+    files = ["2026-10-01/predictions.npz", "2026-10-02/predictions.npz"]
+    line = refused("monitor", "state.json", *files)
+    assert line.startswith("2026-10-02/predictions.npz: ")
+    assert "'predictions'" in line
+    assert "--time LABEL" in line
+    assert not Path("state.json").exists()
+    run("monitor", "state.json", files[0])
+    assert "'predictions'" in refused("monitor", "state.json", files[1])
+    assert "600 samples in 2 periods" in run("monitor", "state.json", files[1], "--time", "2026-10-02")[0]
+    assert "'2026-10-02'" in refused("monitor", "state.json", day(3), "--time", "2026-10-02")
 
 
 def test_a_bad_file_changes_nothing(day, run, refused):
@@ -222,3 +259,4 @@ def test_the_evidence_is_drawn(day, run):
 def test_a_run_folder_is_read(finished, run):
     content = json.loads(run("monitor", "state.json", finished.path, "--json", code=1)[0])
     assert content["num_samples"] == finished.result.parts["test"].num_samples
+    assert content["history"][0]["time"] == finished.path.name

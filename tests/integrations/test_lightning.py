@@ -291,6 +291,56 @@ def test_a_checkpoint_without_temperature_is_an_error(tmp_path):
         checkpoint_calibrator(tmp_path / "plain.ckpt")
 
 
+def state(calibrator: Any) -> dict[str, Any]:
+    return {"callbacks": {"CalibrationCallback[val/]": {"calibrator": calibrator}}}
+
+
+NO_CHECKPOINTS = {
+    "list": [1.5],
+    "callbacks": {"callbacks": [1.5]},
+    "calibrator": state(None),
+    "without temperature": state({}),
+    "text": state({"temperature": "1.5"}),
+    "vector": state({"temperature": torch.tensor([1.5, 2.0])}),
+    "NaN": state({"temperature": torch.tensor(torch.nan)}),
+    "negative": state({"temperature": torch.tensor(-1.5)}),
+    "objects": state({"temperature": torch.tensor(1.5)}) | {"hyper_parameters": Path("a")},
+}
+
+
+@pytest.mark.parametrize("content", NO_CHECKPOINTS.values(), ids=NO_CHECKPOINTS)
+def test_a_file_that_is_no_checkpoint_is_one_line(content, tmp_path):
+    torch.save(content, tmp_path / "bad.ckpt")
+    with pytest.raises(ValueError, match=r"^\S*bad\.ckpt: [^\n]*$"):
+        checkpoint_calibrator(tmp_path / "bad.ckpt")
+
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "half": lambda content: content[: len(content) // 2],
+    "no end": lambda content: content[:-30],
+    "text": lambda content: b"epoch 1\n",
+    "pickle": lambda content: content.replace(b"temperature", b"temperat\xffre"),
+    "byte order": lambda content: content.replace(b"little", b"middle"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_checkpoint_is_one_line(damage, tmp_path):
+    path = tmp_path / "bad.ckpt"
+    torch.save(state({"temperature": torch.tensor(1.5)}), path)
+    assert float(checkpoint_calibrator(path).temperature) == 1.5
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"^\S*bad\.ckpt: [^\n]*$"):
+        checkpoint_calibrator(path)
+
+
+def test_a_missing_checkpoint_and_a_folder_are_one_line(tmp_path):
+    for path in (tmp_path / "missing.ckpt", tmp_path):
+        with pytest.raises(ValueError, match=re.escape(f"{path}: ")):
+            checkpoint_calibrator(path)
+
+
 @pytest.mark.parametrize("limit", [1, 7, 16, 100])
 def test_kept_rows_are_evenly_spread_and_at_most_the_limit(limit):
     kept, rows = KeptRows(limit), torch.arange(100)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,30 @@ def test_a_model_that_onnx_changes_is_refused(change, path) -> None:
     with pytest.raises(RuntimeError, match="uncalibrated logits of onnxruntime differ"):
         export_onnx(model, sample(3, 3)[0], path)
     assert not path.exists()
+
+
+class Masked(nn.Module):
+    """A linear model without its last class, whose weights the exporter changes."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor], mask: float) -> None:
+        super().__init__()
+        self.weight, self.change = nn.Parameter(torch.randn(4, 8)), change
+        self.register_buffer("mask", torch.tensor([0.0, 0.0, 0.0, mask]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.change(self.weight) if torch.compiler.is_exporting() else self.weight
+        return x @ weight.T + self.mask
+
+
+@pytest.mark.parametrize("mask", [-1e5, -1e30, torch.finfo(torch.float32).min, -torch.inf])
+@pytest.mark.parametrize("change", [torch.neg, lambda weight: 1.01 * weight], ids=["sign", "scale"])
+def test_a_masked_class_does_not_hide_wrong_weights(change, mask, path) -> None:
+    example = torch.randn(20, 8)
+    with pytest.raises(RuntimeError, match="uncalibrated logits of onnxruntime differ"):
+        export_onnx(CalibratedModel(Masked(change, mask), fitted("temperature")), example, path)
+    assert not path.exists()
+    agreement = export_onnx(CalibratedModel(Masked(nn.Identity(), mask), fitted("temperature")), example, path)
+    assert agreement.logit_difference < 1e-5
 
 
 # Whole models

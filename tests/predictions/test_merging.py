@@ -47,3 +47,21 @@ def test_groups_are_those_of_the_parts(parts):
     parts = {name: replace(data, groups=np.array([name] * len(data.values))) for name, data in parts.items()}
     assert merge_predictions(parts).groups.tolist() == ["a", "a", "b"]
     assert merge_predictions({name: replace(data, groups=None) for name, data in parts.items()}).groups is None
+
+
+def test_names_of_columns_and_of_class_1_are_those_of_the_parts(tmp_path):
+    parts = {}
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("score,answer,site\n25,no,north\n75,yes,south\n")
+        parts[name] = load_predictions(
+            tmp_path / name, probs="score", target="answer", group="site", positive="yes", percent=True
+        )
+    whole, first = merge_predictions(parts), parts["a.csv"]
+    assert whole.names_of_classes == ("not yes", "yes")
+    assert (whole.columns, whole.label_name, whole.group_name) == (("score",), "answer", "site")
+    assert whole.percent is first.percent is True
+
+
+def test_rows_of_the_whole_are_not_those_of_the_first_file(parts):
+    dropped = replace(parts["a"], kept=np.array([5, 7]), first_row=5)
+    assert merge_predictions(parts | {"a": dropped}).row_of_file(2) == 2

@@ -42,7 +42,7 @@ def monitor(
         ),
     ] = None,
     time: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="Label of the period. [default: when the file was last changed]")
+        str | None, typer.Option(metavar="LABEL", help="Label of the period, if there is one file. [default: its name]")
     ] = None,
     num_bins: Annotated[
         int | None,

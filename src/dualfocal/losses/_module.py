@@ -45,10 +45,22 @@ class ClassificationLoss(nn.Module):
             else:
                 setattr(self, name, value)
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Compute the loss of ``logits`` (N, C, ...) for ``target``, class indices or probabilities."""
-        options = {name: getattr(self, name) for name in (*self.options, *COMMON)}
-        return self.function(logits, target, **options)
+    def forward(self, logits: Tensor, target: Tensor, *, num_items_in_batch: object = None) -> Tensor:
+        """Compute the loss of ``logits`` (N, C, ...) for ``target``, class indices or probabilities.
+
+        ``num_items_in_batch``, an argument that ``Trainer`` of Hugging Face adds, raises a TypeError that says what to
+        write.
+        """
+        if num_items_in_batch is not None:
+            raise TypeError(
+                "a loss takes logits and target, but Trainer passes outputs, labels and num_items_in_batch: wrap the "
+                f"loss, compute_loss_func=dualfocal.integrations.hf.loss_func({type(self).__name__}(...))"
+            )
+        return self.function(logits, target, **self.arguments())
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of ``function``."""
+        return {name: getattr(self, name) for name in (*self.options, *COMMON)}
 
     def extra_repr(self) -> str:
         """Constructor arguments, for ``repr``; tensors are shown by their shape."""

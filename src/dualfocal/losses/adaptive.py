@@ -3,7 +3,7 @@
 AdaFocal: Ghosh, Schaaf, Gormley, NeurIPS 2022, arXiv:2211.11838. AdaDualFocal: Tao et al., ICML 2023.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from dualfocal._tensors import Weight, can_read_values, check_number, first_true
 from dualfocal.losses._expression import GammaBins
 from dualfocal.losses._flat import flatten
 from dualfocal.losses._modulated import modulated_loss
-from dualfocal.losses._module import ClassificationLoss
+from dualfocal.losses._module import COMMON, ClassificationLoss
 from dualfocal.losses._two_classes import warn_two_classes
 
 
@@ -191,18 +191,10 @@ class AdaFocalLoss(ClassificationLoss):
         self.register_buffer("gamma", torch.full((num_bins,), self.initial_gamma, dtype=dtype))
         self.register_buffer("edges", torch.linspace(0, 1, num_bins + 1, dtype=dtype)[1:-1].contiguous())
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Compute the loss with the current gammas."""
-        return self.function(
-            logits,
-            target,
-            self.gamma,
-            self.edges,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )
+    def arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of ``function``, with the current gammas."""
+        common = {name: getattr(self, name) for name in (*COMMON, "label_smoothing")}
+        return {"bin_gamma": self.gamma, "bin_edges": self.edges, **common}
 
     @torch.no_grad()
     def update(self, val_logits: Tensor, val_target: Tensor) -> None:

@@ -32,15 +32,17 @@ def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:
         if part.class_names != first.class_names:
             raise ValueError(f"--merge: {name} must have the same classes in the same order as {first_name}")
     members = list(parts.values())
-    return Predictions(
+    return replace(
+        first,
         values=torch.cat([part.values for part in members]),
-        input=first.input,
         labels=torch.cat([part.target for part in members]),
         groups=None if first.groups is None else np.concatenate([part.groups for part in members]),
-        class_names=first.class_names,
-        taken=f"{len(parts)} files; of the first, {first.taken}",
         clusters=None if first.clusters is None else np.concatenate([part.clusters for part in members]),
         weights=None if first.weights is None else np.concatenate([part.weights for part in members]),
+        taken=f"{len(parts)} files; of the first, {first.taken}",
+        path=None,
+        kept=None,
+        first_row=0,
     )
 
 
@@ -120,8 +122,8 @@ def align_rows(a: Predictions, b: Predictions) -> tuple[Predictions, Predictions
         ValueError: an id occurs more than once, or the predictions have no samples in common.
     """
     ids = [_unique_ids(data) for data in (a, b)]
-    if ids[0].dtype.kind != ids[1].dtype.kind:  # 7 in one file, "7" in the other
-        ids = [identities.astype(np.str_) for identities in ids]
+    if ids[0].dtype.kind != ids[1].dtype.kind:  # 7 in one file, 7.0 or "7" in the other
+        ids = [_as_text(identities) for identities in ids]
     common, first, second = np.intersect1d(ids[0], ids[1], assume_unique=True, return_indices=True)
     if not len(common):
         raise ValueError(f"{a.path} and {b.path} have no id of {a.group_name!r} in common, such as {str(ids[0][0])!r}")
@@ -141,6 +143,17 @@ def _unique_ids(data: Predictions) -> NDArray[Any]:
         twice = ids[count > 1][0]
         raise ValueError(f"{data.path}: ids must be unique, but {data.group_name!r} has {str(twice)!r} more than once")
     return data.groups
+
+
+def _as_text(ids: NDArray[Any]) -> NDArray[np.str_]:
+    """Return ids as text; whole floats are written like whole numbers.
+
+    >>> _as_text(np.array([7.0, 0.5]))
+    array(['7', '0.5'], dtype='<U3')
+    """
+    if ids.dtype.kind != "f":
+        return ids.astype(np.str_)
+    return np.array([str(int(number)) if number.is_integer() else str(number) for number in ids.tolist()])
 
 
 def _select_rows(data: Predictions, rows: NDArray[np.intp]) -> Predictions:

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +111,7 @@ def update_monitor(
         reading: how to read them; bins and ``binary`` are those of the monitor.
         settings: arguments of :class:`~dualfocal.metrics.CalibrationMonitor`, for a new state; an existing one must
             have the same.
-        time: label of the period (None: when the prediction file was changed last).
+        time: label of the period of a single file (None: the name of each file, without its suffix).
         again: whether files may be added that have been added before.
         reset: whether to forget samples and alarm first.
 
@@ -122,7 +121,7 @@ def update_monitor(
     Raises:
         RunError: the state file is damaged, or another process is updating it.
         PredictionsError: a prediction file cannot be read.
-        ValueError: settings differ from those of the state, or a file was added before.
+        ValueError: settings differ from those of the state, a file was added before, or a label is not new.
     """
     if path.suffix != SUFFIX:
         raise ValueError(f"{path}: the name of a state file must end in {SUFFIX}; it comes first, then the predictions")
@@ -137,7 +136,13 @@ def update_monitor(
         batches = [_read(state, file, reading, again=again) for file in files]
         new = []
         for file, (taken, batch) in zip(files, batches, strict=True):
-            state.monitor.add(batch, time=_changed(file) if time is None else time)
+            label = _label(file) if time is None else time
+            if any(period.time == label for period in state.monitor.history):
+                raise ValueError(
+                    f"{file}: each period needs a label of its own, but {label!r} is that of an earlier one: add this "
+                    "file alone, with --time LABEL"
+                )
+            state.monitor.add(batch, time=label)
             new.append(NewPeriod(str(file), taken, state.monitor.history[-1]))
         state.seen = dict(list(state.seen.items())[-MOST_SEEN:])
         with atomic_path(linked, folder) as temporary:
@@ -220,9 +225,11 @@ def _digest(file: Path, reading: Reading) -> str:
     return digest.hexdigest()[:32]
 
 
-def _changed(file: Path) -> str:
-    place = predictions_file(file) if file.is_dir() else file
-    return datetime.fromtimestamp(place.stat().st_mtime, UTC).isoformat(sep=" ", timespec="minutes")[:16]
+def _label(file: Path) -> str:
+    """Return the label of the period of a file: its name without suffix, or the name of a run folder."""
+    name = Path(os.path.abspath(file)).name  # also of "."
+    stem = name if file.is_dir() else Path(name.removesuffix(".gz")).stem
+    return os.fsencode(stem).decode(errors="replace")  # figures and terminals need valid Unicode
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The callback that logs the calibration of each epoch and fits the temperature."""
 
+import math
 import os
 import warnings
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice, check_count, check_ignore_index
+from dualfocal._files import check_readable
 from dualfocal.calibrators import TemperatureScaling, save_calibrator
 from dualfocal.integrations.lightning._kept_rows import KeptRows, gathered, num_processes
 from dualfocal.metrics import BinnedPredictions, Evaluation, ece
@@ -242,7 +244,7 @@ def checkpoint_calibrator(path: str | os.PathLike[str], prefix: str = "val/") ->
         prefix: the ``prefix`` of the callback.
 
     Raises:
-        ValueError: the checkpoint does not contain a temperature.
+        ValueError: the file is missing, damaged or no checkpoint, or does not contain a temperature.
 
     >>> import tempfile
     >>> state = {"calibrator": {"temperature": torch.tensor(1.5, dtype=torch.float64)}}
@@ -251,8 +253,15 @@ def checkpoint_calibrator(path: str | os.PathLike[str], prefix: str = "val/") ->
     ...     float(checkpoint_calibrator(Path(folder, "last.ckpt")).temperature)
     1.5
     """
-    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    calibrator = _restored(content.get("callbacks", {}).get(_state_key(prefix), {}))
+    check_readable(Path(path))
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        calibrator = _restored(content.get("callbacks", {}).get(_state_key(prefix), {}))
+    except Exception as error:  # a damaged file raises errors of any kind
+        raise ValueError(
+            f"{path}: is damaged, is no checkpoint, or holds objects besides tensors and plain values, which are not "
+            "loaded: load_calibrator reads the .safetensors file that the callback saves beside checkpoints"
+        ) from error
     if calibrator is None:
         raise ValueError(
             f"{path}: contains no temperature of CalibrationCallback(prefix={prefix!r}): it was saved without this "
@@ -271,6 +280,8 @@ def _restored(state: Mapping[str, Any]) -> TemperatureScaling | None:
         return None
     calibrator = TemperatureScaling()
     calibrator.load_state_dict(state["calibrator"])
+    if calibrator.temperature.ndim or not 0 < float(calibrator.temperature) < math.inf:
+        raise ValueError(f"the temperature must be one finite number above 0, got {calibrator.temperature}")
     return calibrator
 
 

@@ -17,7 +17,7 @@ from dualfocal.integrations.onnx._packages import require
 # float64; results of all but float64 logits are then rounded to float32.
 BOUNDS = {torch.float64: 1e-10, torch.float32: 2e-7, torch.float16: 2e-7, torch.bfloat16: 2e-7}
 MARGIN = 1e-13  # relative difference of class probabilities between two implementations of softmax in float64
-# Largest difference of the uncalibrated logits, relative to the largest of them: what torch.onnx does to the model.
+# Largest difference of the model itself, see ``model_difference``: what torch.onnx does to the uncalibrated logits.
 LOGIT_BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 5e-2}
 LOGITS = "uncalibrated_logits"  # name of the second output
 BATCHES = (1, 2, 7)
@@ -39,7 +39,8 @@ class OnnxAgreement:
         rows_at_jumps: number of these rows whose class probabilities lie so close to a jump or on so steep a part of a
             binning method that rounding can change the result by more than the bound.
         difference_at_jumps: largest difference in the rows at jumps.
-        logit_difference: largest difference of the uncalibrated logits, relative to the largest absolute logit.
+        logit_difference: largest difference of a class probability before calibration, or of an uncalibrated logit
+            (relative to that logit if it is beyond 1).
         batch_sizes: numbers of rows with which the whole model was run.
     """
 
@@ -60,7 +61,7 @@ class OnnxAgreement:
             f"inputs {', '.join(self.inputs)}; output {self.output}; opset {self.opset}; {self.dtype} logits",
             f"calibrated probabilities of {self.rows:,} rows agree with torch within {self.difference:.1e} "
             f"(bound {self.bound:.0e})",
-            f"uncalibrated logits agree within {self.logit_difference:.1e} of the largest, "
+            f"uncalibrated logits agree within {self.logit_difference:.1e}, "
             f"batch sizes {', '.join(map(str, self.batch_sizes))}",
         ]
         if self.rows_at_jumps:
@@ -88,7 +89,9 @@ class Comparison:
         """
         logits, result = logits.to(self.device), result.to(self.device)
         expected = self.model.calibrate(logits).to(result.dtype)
-        ours, theirs = (self._probabilities(values) for values in (expected, result))
+        ours, theirs = (
+            _probabilities(values, self.model.output, self.model.class_dim) for values in (expected, result)
+        )
         if ours.shape != theirs.shape or not torch.equal(ours.isnan(), theirs.isnan()):
             raise RuntimeError(f"{self.path}: not written: onnxruntime gives other shapes or NaN than torch, {what}")
         difference = (ours - theirs).abs().nan_to_num(0.0).amax(1)
@@ -105,15 +108,6 @@ class Comparison:
         self.rows_at_jumps += int(jump.sum())
         self.difference = max(self.difference, _largest(difference[~jump]))
         self.difference_at_jumps = max(self.difference_at_jumps, _largest(difference[jump]))
-
-    def _probabilities(self, values: Tensor) -> Tensor:
-        """Rows of probabilities, float64."""
-        values = values.double()
-        if values.ndim == 1:
-            return (values if self.model.output == "probs" else values.sigmoid())[:, None]
-        rows = values.movedim(self.model.class_dim, -1)
-        rows = rows.reshape(-1, rows.shape[-1])
-        return rows if self.model.output == "probs" else rows.softmax(1)
 
 
 def verify(model: CalibratedModel, proto: Any, inputs: Inputs, path: Path) -> OnnxAgreement:
@@ -135,12 +129,13 @@ def verify(model: CalibratedModel, proto: Any, inputs: Inputs, path: Path) -> On
         result, wide = _run(full, feed, path)
         comparison.add(wide, result, what)
         expected = model.uncalibrated(*batch.args, **batch.kwargs)
-        logit_difference = max(logit_difference, relative_difference(expected.cpu().double(), wide))
+        difference = model_difference(expected.cpu().double(), wide, model.input, model.class_dim)
+        logit_difference = max(logit_difference, difference)
         comparison.add(wide, _run(alone, feed, path)[0], what)
     if logit_difference > LOGIT_BOUNDS[logits.dtype]:
         raise RuntimeError(
-            f"{path}: not written: the uncalibrated logits of onnxruntime differ from torch by {logit_difference:.1e} "
-            f"of the largest, more than {LOGIT_BOUNDS[logits.dtype]:.0e}: check torch.onnx.export of the model itself"
+            f"{path}: not written: the uncalibrated logits of onnxruntime differ from torch by {logit_difference:.1e}, "
+            f"more than {LOGIT_BOUNDS[logits.dtype]:.0e}: check torch.onnx.export of the model itself"
         )
     return OnnxAgreement(
         inputs=tuple(value.name for value in proto.graph.input),
@@ -157,19 +152,42 @@ def verify(model: CalibratedModel, proto: Any, inputs: Inputs, path: Path) -> On
     )
 
 
-def relative_difference(expected: Tensor, actual: Tensor) -> float:
-    """Largest difference, relative to the largest expected number, at least 1; infinite if other numbers are NaN.
+def model_difference(expected: Tensor, actual: Tensor, kind: str, class_dim: int) -> float:
+    """Largest difference of a class probability or of a logit, which is relative to that logit if it is beyond 1.
+
+    One huge logit, such as that of a masked class, allows no error of the others. The difference is infinite if other
+    numbers are NaN or infinite.
+
+    Args:
+        expected: what the model returns in torch, float64.
+        actual: what it returns in onnxruntime.
+        kind: ``"logits"`` or ``"probs"``, whichever the model returns.
+        class_dim: dimension of the classes.
 
     >>> inf, nan = math.inf, math.nan
-    >>> relative_difference(torch.tensor([10.0, -inf, nan]), torch.tensor([9.0, -inf, nan]))
-    0.1
-    >>> relative_difference(torch.tensor([10.0, 1.0]), torch.tensor([10.0, nan]))
+    >>> model_difference(torch.tensor([[8.0, -inf], [nan, 0.0]]), torch.tensor([[6.0, -inf], [nan, 0.0]]), "logits", 1)
+    0.25
+    >>> round(model_difference(torch.tensor([[5000.0, 5001.0]]), torch.tensor([[5001.0, 5000.0]]), "logits", 1), 3)
+    0.462
+    >>> model_difference(torch.tensor([[10.0, -inf]]), torch.tensor([[10.0, -9e9]]), "logits", 1)
     inf
     """
     if not torch.equal(expected.isnan(), actual.isnan()):
         return math.inf
-    scale = max(1.0, _largest(expected.abs().nan_to_num(0.0, 0.0, 0.0)))
-    return _largest(torch.where(expected == actual, 0.0, expected - actual).abs().nan_to_num(0.0)) / scale
+    scale = expected.abs().nan_to_num(1.0, 1.0).clamp_min(1.0)
+    of_logits = torch.where(expected == actual, 0.0, expected - actual).abs() / scale
+    ours, theirs = (_probabilities(values, kind, class_dim) for values in (expected, actual))
+    return max(_largest(difference.nan_to_num(0.0, math.inf)) for difference in (of_logits, (ours - theirs).abs()))
+
+
+def _probabilities(values: Tensor, kind: str, class_dim: int) -> Tensor:
+    """Return rows of probabilities in float64, (n, C), or (n, 1) for log-odds."""
+    values = values.double()
+    if values.ndim == 1:
+        return (values if kind == "probs" else values.sigmoid())[:, None]
+    rows = values.movedim(class_dim, -1)
+    rows = rows.reshape(-1, rows.shape[-1])
+    return rows if kind == "probs" else rows.softmax(1)
 
 
 def _verify_calibrator(comparison: Comparison, proto: Any, inputs: Inputs, example: Tensor) -> None:
