@@ -11,7 +11,7 @@ from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.result import Inference
 from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.printed import Printed
-from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics.registry import METRICS, metrics_of
 from dualfocal.metrics.verdict import (
     CONFIDENCE_ONLY,
     TOP_LABEL_ONLY,
@@ -193,7 +193,8 @@ class Evaluation(Printed):
         Where values have bounds, a column shows them, rounded up.
         """
         headings = ["", "value"]
-        metrics = {name: metric for name, metric in METRICS.items() if not math.isnan(getattr(self, name))}
+        shown = metrics_of(positive=self.positive)
+        metrics = {name: metric for name, metric in shown.items() if not math.isnan(getattr(self, name))}
         rows = [[metric.heading, metric.text(getattr(self, name))] for name, metric in metrics.items()]
         if self.bounds:
             headings.append("off by at most")
