@@ -47,3 +47,11 @@ def test_groups_are_those_of_the_parts(parts):
     parts = {name: replace(data, groups=np.array([name] * len(data.values))) for name, data in parts.items()}
     assert merge_predictions(parts).groups.tolist() == ["a", "a", "b"]
     assert merge_predictions({name: replace(data, groups=None) for name, data in parts.items()}).groups is None
+
+
+def test_weights_and_clusters_are_those_of_the_parts(parts):
+    parts["a"] = replace(parts["a"], weights=np.array([1.0, 3.0]), clusters=np.array(["x", "y"]))
+    parts["b"] = replace(parts["b"], weights=np.array([0.5]), clusters=np.array(["x"]))
+    whole = merge_predictions(parts)
+    assert whole.weights.tolist() == [1.0, 3.0, 0.5]
+    assert whole.clusters.tolist() == ["x", "y", "x"]

@@ -158,7 +158,8 @@ class Summary:
                 "Add seeds, for example --seeds 0,1,2."
             )
         nll, scaled_nll, ece = map(self._lowest, LOWEST)
-        return f"{nll} {scaled_nll} {self._against_first()} {ece} ({100 * LEVEL:.0f} % intervals, not adjusted for the number of comparisons.)"
+        intervals = f"({100 * LEVEL:.0f} % intervals, not adjusted for the number of comparisons.)"
+        return f"{nll} {scaled_nll} {self._against_first()} {ece} {intervals}"
 
     def _lowest(self, name: str) -> str:
         """Name the entry with the lowest mean of a column, and those that are not significantly different."""
