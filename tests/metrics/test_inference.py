@@ -75,6 +75,40 @@ def test_interval_covers(tau) -> None:
     assert hits >= 30
 
 
+def test_the_shapes_of_the_interval_come_from_jeffreys_prior() -> None:
+    """60 samples of confidence 0.999, all right, and 20 of 0.9, one wrong: the upper end depends on the prior."""
+    count, correct, confidence = np.array([60, 20]), np.array([60, 19]), np.array([0.999, 0.9])
+    values, right = np.repeat(confidence, count), np.repeat([1, 0, 1], [60, 1, 19])
+    ends = [
+        M.evaluate(values, right, input="confidence", inference=True, draws=300, seed=seed).inference.debiased_ece[1]
+        for seed in range(6)
+    ]
+    assert np.mean(ends) == pytest.approx(upper_end(count, correct, confidence, prior=0.5), abs=0.004)
+    assert upper_end(count, correct, confidence, prior=1.0) < np.mean(ends) - 0.006
+
+
+def upper_end(count, correct, confidence, prior, level=0.9) -> float:
+    """Largest size of miscalibration at which at least 1 - level / 2 of the outcomes are not below the observed one."""
+    rng, sizes = np.random.default_rng(0), np.linspace(0.05, 0.2, 61)
+
+    def debiased(hits):
+        accuracy = hits / count
+        square = (confidence - accuracy) ** 2 - accuracy * (1 - accuracy) / (count - 1)
+        return (count * square).sum(-1) / count.sum()
+
+    shapes = confidence - rng.beta(correct + prior, count - correct + prior, size=(8000, 2))
+    shapes /= np.sqrt((count * shapes**2).sum(1, keepdims=True) / count.sum())
+    reached, shares = [], []
+    for size in sizes:
+        accuracy = np.clip(confidence - size * shapes, 0, 1)
+        mirrored = np.clip(confidence + size * shapes, 0, 1)
+        further = np.abs(mirrored - confidence) > np.abs(accuracy - confidence)
+        accuracy = np.where(further, mirrored, accuracy)
+        reached.append(np.sqrt((count * (confidence - accuracy) ** 2).sum(1) / count.sum()).mean())
+        shares.append((debiased(rng.binomial(count, accuracy)) <= debiased(correct) + 1e-12).mean())
+    return float(np.interp((1 - level) / 2, shares[::-1], reached[::-1]))
+
+
 def test_a_wider_level_contains_a_narrower() -> None:
     logits, target = sample(2000, 5, tau=1.3)
     low, high = M.evaluate(logits, target, inference=True, level=0.95).inference.debiased_ece

@@ -65,3 +65,11 @@ def test_names_of_columns_and_of_class_1_are_those_of_the_parts(tmp_path):
 def test_rows_of_the_whole_are_not_those_of_the_first_file(parts):
     dropped = replace(parts["a"], kept=np.array([5, 7]), first_row=5)
     assert merge_predictions(parts | {"a": dropped}).row_of_file(2) == 2
+
+
+def test_weights_and_clusters_are_those_of_the_parts(parts):
+    parts["a"] = replace(parts["a"], weights=np.array([1.0, 3.0]), clusters=np.array(["x", "y"]))
+    parts["b"] = replace(parts["b"], weights=np.array([0.5]), clusters=np.array(["x"]))
+    whole = merge_predictions(parts)
+    assert whole.weights.tolist() == [1.0, 3.0, 0.5]
+    assert whole.clusters.tolist() == ["x", "y", "x"]

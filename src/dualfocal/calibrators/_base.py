@@ -1,7 +1,6 @@
 """Base class of the calibrators."""
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self
@@ -28,6 +27,7 @@ from dualfocal.calibrators.notes import Note, absent_classes
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.rows import INPUTS, ROUNDING, Rows, are_probabilities, as_rows
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.scores import mean
 
 CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements mapped at a time, unless gradients are needed
 
@@ -116,9 +116,9 @@ class Calibrator(nn.Module, ABC):
         binary = "top_label" if values.ndim == 1 else None
         rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
         kind = kind_of(values, rows.input)
-        data_digest, zeros, impossible = digest(rows.values), None, list[Note]()
+        data_digest, zeros, impossible, given_nll = digest(rows.values), None, list[Note](), None
         if rows.input == "probs":
-            scan(rows)  # raises if the values are not probabilities
+            given_nll = mean(scan(rows, scores=True).nll)  # raises if the values are not probabilities
             zeros = zero_values(rows)
             impossible = impossible_labels(rows, zeros)
             logits = log_probs(values, zeros)
@@ -132,7 +132,7 @@ class Calibrator(nn.Module, ABC):
         self.report = FitReport(
             num_samples=len(rows),
             num_classes=rows.num_classes,
-            nll_before=math.inf if impossible else before,
+            nll_before=before if given_nll is None else given_nll,
             nll_after=after,
             argmax_changed=changed,
             iterations=fit.iterations,

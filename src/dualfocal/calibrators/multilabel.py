@@ -3,7 +3,6 @@
 The logit of a label is its log-odds: the sigmoid is its probability. There is no normalisation over labels.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +34,8 @@ from dualfocal.calibrators.notes import Note
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.multilabel.entries import as_entries
 from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.scan import scan
+from dualfocal.metrics.scores import mean
 
 FEW = 10  # positive or negative samples of a label; with fewer, its map is mostly the prior
 MANY = 50  # logits; fewer can all lie in [0, 1] by chance
@@ -106,6 +107,7 @@ class MultilabelCalibrator(Calibrator):
             pooled = entries.pooled()
             zeros = zero_values(pooled)
             impossible = impossible_labels(pooled, zeros)
+            nll_before = mean(scan(pooled, scores=True).nll)
         z = _log_odds(values, entries.input, zeros).to(wide_dtype(values))
         infinite = keep & ~z.isfinite()
         if bool(infinite.any()):
@@ -115,10 +117,12 @@ class MultilabelCalibrator(Calibrator):
         fit = self._fit_labels(z, hit, keep)
         self._store(fit, values.device)
         after = self._apply_rows(z)
+        if entries.input == "logits":
+            nll_before = float(entry_nll(z, hit)[keep].mean())
         self.report = MultilabelFitReport(
             num_samples=len(values),
             num_classes=values.shape[1],
-            nll_before=math.inf if impossible else float(entry_nll(z, hit)[keep].mean()),
+            nll_before=nll_before,
             nll_after=float(entry_nll(after, hit)[keep].mean()),
             argmax_changed=int((((z > 0) != (after > 0)) & keep).any(1).sum()),
             iterations=fit.iterations,

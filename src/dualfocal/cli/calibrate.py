@@ -22,6 +22,7 @@ from dualfocal.cli._common import (
     show,
 )
 from dualfocal.cli._completion import names_of
+from dualfocal.cli._evaluate.findings import say_confidence
 from dualfocal.cli._evaluate.multilabel import apply_labels, load_labels, multilabel_method
 
 
@@ -176,6 +177,7 @@ def apply(
         before, after = (score.table().rows for score in applied.scores.values())
         rows = [[*first, second[1]] for first, second in zip(before, after, strict=True)]
         show(printer, Table(["", *applied.scores], rows, str(file)))
+        say_confidence(printer, applied.scores["before"], data.names_of_classes)
         say(printer, applied.verdict(), "bold")
     say(printer, f"{applied.argmax_changed:,} of {applied.num_samples:,} predicted classes changed.")
     say_saved(printer, out, data)

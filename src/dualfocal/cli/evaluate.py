@@ -170,8 +170,8 @@ def evaluate(
             min=0.0,
             max=1.0,
             metavar="X",
-            help="Limit of the calibration error, such as 0.03, for continuous integration: exit with code 3 if the "
-            "lower end of the interval of the debiased error exceeds it.",
+            help="Limit of the debiased RMS error, such as 0.03, for continuous integration: exit with code 3 if the "
+            "lower end of its interval is above.",
             rich_help_panel=options.OUTPUT,
         ),
     ] = None,

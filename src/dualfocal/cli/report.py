@@ -28,7 +28,7 @@ def report(
             help="Calibrators to compare: `none`, `all`, or names separated by commas. "
             f"Names: {', '.join(CALIBRATORS)}; join names with + for a chain.",
         ),
-    ] = "temperature,vector,isotonic",
+    ] = "all",
     data_root: Annotated[
         Path | None,
         typer.Option(

@@ -16,7 +16,7 @@ from dualfocal.metrics.evaluation import evaluate_rows, squared_error
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.printed import Printed
-from dualfocal.metrics.registry import METRICS, Metric
+from dualfocal.metrics.registry import METRICS, Metric, metrics_of
 from dualfocal.metrics.resampling import SLOW, Models, ShareDone, quantiles, resample
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import Rows, as_rows, image_clusters
@@ -104,7 +104,7 @@ class Comparison(Printed):
         return self.a.weights
 
     def verdict(self) -> str:
-        """Say in one sentence which model has the lower NLL, error and calibration error."""
+        """Say in one sentence which model has the lower NLL, error and debiased RMS error."""
         clauses = [self._clause(name) for name in ("nll", "error", "debiased_ece")]
         size = f"N = {self.a.num_samples:,}"
         if self.num_clusters is not None:
@@ -132,8 +132,9 @@ class Comparison(Printed):
     def table(self) -> Table:
         """Return a table with each metric of both models, the difference and its interval."""
         rows = []
+        metrics = metrics_of(positive=self.a.positive)
         for name, d in self.differences.items():
-            metric = METRICS[name]
+            metric = metrics[name]
             size = metric.text(d.difference, sign=True)
             ends = f"{metric.text(d.low, sign=True)} to {metric.text(d.high, sign=True)}"
             if not math.isfinite(d.difference):  # the difference of two infinite values is NaN
@@ -152,13 +153,12 @@ class Comparison(Printed):
 
     def _clause(self, name: str) -> str:
         d, metric = self.differences[name], METRICS[name]
-        label = "calibration error" if name == "debiased_ece" else metric.label
         better, other = map(printable, self._better_and_other(name))
         if not better:
-            return f"{label} not significantly different"
+            return f"{metric.label} not significantly different"
         if not math.isfinite(d.difference):
-            return f"{better} has the lower {label} (infinite for {other}: a true class has probability 0)"
-        return f"{better} has the lower {label}, by {d.size_text(metric)}"
+            return f"{better} has the lower {metric.label} (infinite for {other}: a true class has probability 0)"
+        return f"{better} has the lower {metric.label}, by {d.size_text(metric)}"
 
 
 def compare(

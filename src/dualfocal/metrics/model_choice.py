@@ -27,7 +27,7 @@ from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
 
 DECISIVE = ("nll", "debiased_ece", "error", "aurc")  # the metrics that a choice is made by
-NAMES = {"nll": "NLL", "debiased_ece": "calibration error", "error": "error", "aurc": "selective risk (AURC)"}
+NAMES = {name: METRICS[name].label for name in DECISIVE} | {"aurc": "selective risk (AURC)"}
 MOST_NAMED = 4  # models that a sentence names
 
 
@@ -119,7 +119,8 @@ class ModelChoice:
         }
         clauses = [f"{NAMES[metric]} of {_listed(names)}" for metric, names in lower.items() if names]
         if not clauses:
-            return f"{text} No other model has a significantly lower calibration error, error or selective risk (AURC)."
+            *names, last = (NAMES[metric] for metric in DECISIVE[1:])
+            return f"{text} No other model has a significantly lower {', '.join(names)} or {last}."
         return f"{text} Significantly lower than that of {self.best}: {'; '.join(clauses)}."
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Label, unit, decimals and meaning of each metric, for tables and text."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -69,23 +69,39 @@ METRICS: dict[str, Metric] = {
     ),
 }
 # With binary="positive", the probability of class 1 takes the place of the confidence.
-POSITIVE_MEANINGS = {
-    "brier": "mean squared difference between the probability of class 1 and the outcome",
-    "ece": "expected calibration error: mean gap between probability and frequency of class 1 over bins of equal width",
-    "mce": "maximum calibration error: the largest gap between probability and frequency of class 1 in a bin",
-    "debiased_ece": "root mean square gap between probability and frequency of class 1, corrected for noise",
+POSITIVE_METRICS = METRICS | {
+    "brier": replace(
+        METRICS["brier"],
+        label="Brier score of class 1",
+        meaning="mean squared difference between the probability of class 1 and the outcome, half of the sum over both "
+        "classes",
+    ),
+    "ece": replace(
+        METRICS["ece"],
+        meaning="expected calibration error: mean gap between probability and frequency of class 1 over bins of equal "
+        "width",
+    ),
+    "mce": replace(
+        METRICS["mce"],
+        meaning="maximum calibration error: the largest gap between probability and frequency of class 1 in a bin",
+    ),
+    "debiased_ece": replace(
+        METRICS["debiased_ece"],
+        meaning="root mean square gap between probability and frequency of class 1, corrected for noise",
+    ),
 }
-FOOTNOTE = ("nll", "aurc", "debiased_ece")  # metrics whose labels are explained below a table
 
 
-def meaning_of(name: str, *, positive: bool = False) -> str:
-    """Return the meaning of a metric; ``positive`` if the probability of class 1 is scored."""
-    return (POSITIVE_MEANINGS if positive else {}).get(name, METRICS[name].meaning)
+def metrics_of(*, positive: bool) -> dict[str, Metric]:
+    """Return how each metric is printed; ``positive`` if the probability of class 1 is scored."""
+    return POSITIVE_METRICS if positive else METRICS
 
 
 def footnote(*, positive: bool = False) -> str:
     """Return the explanations below a table."""
-    return "; ".join(f"{METRICS[name].label}: {meaning_of(name, positive=positive)}" for name in FOOTNOTE)
+    names = ("nll", "brier", "aurc", "debiased_ece") if positive else ("nll", "aurc", "debiased_ece")
+    metrics = metrics_of(positive=positive)
+    return "; ".join(f"{metrics[name].label}: {metrics[name].meaning}" for name in names)
 
 
 FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have a noise floor

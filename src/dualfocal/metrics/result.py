@@ -11,10 +11,18 @@ from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.result import Inference
 from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.printed import Printed
-from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.verdict import CONFIDENCE_ONLY, TOP_LABEL_ONLY, classes_verdict, confidence_verdict, samples_text
+from dualfocal.metrics.registry import METRICS, metrics_of
+from dualfocal.metrics.verdict import (
+    CONFIDENCE_ONLY,
+    TOP_LABEL_ONLY,
+    classes_verdict,
+    confidence_verdict,
+    samples_text,
+    suspicions,
+)
 
 SCHEMA = 1
+MEANS = (("confidence", "accuracy"), ("probability", "share"))  # in JSON: of the predicted class, of class 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,13 +100,19 @@ class Evaluation(Printed):
         if inference.clusters is not None:
             effective = None if self.weights is None else self.weights.effective
             sentences.append(inference.clusters.sentence(self.num_samples, effective))
-        return " ".join(sentences)
+        return " ".join(suspicions(self, inference, names) + sentences)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers under stable names: fractions, NLL in nats; values that are not finite are None."""
+        """Return plain numbers under stable names: fractions, NLL in nats; values that are not finite are None.
+
+        With ``binary="positive"``, ``confidence`` and ``accuracy`` are named ``probability`` and ``share``: the mean
+        probability of class 1, and the share of the samples that belong to it.
+        """
         names = list(METRICS)
         names[3:3] = ["rbs", "brier_calibration", "brier_refinement"]
-        scores = {name: getattr(self, name) for name in (*names, "confidence", "accuracy", "overconfidence")}
+        scores = {name: getattr(self, name) for name in names}
+        scores |= dict(zip(MEANS[self.positive], (self.confidence, self.accuracy), strict=True))
+        scores["overconfidence"] = self.overconfidence
         content = {
             "schema": SCHEMA,
             "num_samples": self.num_samples,
@@ -155,15 +169,19 @@ class Evaluation(Printed):
             KeyError, TypeError: an entry is missing, or has another type.
         """
         check_schema("an evaluation", content, SCHEMA)
-        scores = (*METRICS, "brier_calibration", "brier_refinement", "confidence", "accuracy")
+        positive = content.get("positive", False)
+        names = {name: name for name in (*METRICS, "brier_calibration", "brier_refinement")}
+        names |= dict(zip(("confidence", "accuracy"), MEANS[positive], strict=True))
         unknown = math.nan if content.get("confidence_only", False) else math.inf
-        values: dict[str, Any] = {name: unknown if content[name] is None else float(content[name]) for name in scores}
+        values: dict[str, Any] = {
+            name: unknown if content[key] is None else float(content[key]) for name, key in names.items()
+        }
         return cls(
             **{name: content[name] for name in ("num_samples", "num_classes", "num_bins", "convention")},
             **values,
             bins=BinStats.from_dict(content["bins"]),
             inference=None if content["inference"] is None else Inference.from_dict(content["inference"]),
-            positive=content.get("positive", False),
+            positive=positive,
             bounds=content.get("bounds", {}),
             confidence_only=content.get("confidence_only", False),
             weights=WeightSummary(**content["weights"]) if "weights" in content else None,
@@ -175,7 +193,8 @@ class Evaluation(Printed):
         Where values have bounds, a column shows them, rounded up.
         """
         headings = ["", "value"]
-        metrics = {name: metric for name, metric in METRICS.items() if not math.isnan(getattr(self, name))}
+        shown = metrics_of(positive=self.positive)
+        metrics = {name: metric for name, metric in shown.items() if not math.isnan(getattr(self, name))}
         rows = [[metric.heading, metric.text(getattr(self, name))] for name, metric in metrics.items()]
         if self.bounds:
             headings.append("off by at most")

@@ -99,7 +99,7 @@ def as_rows(
     check_choice("binary", binary, BINARY)
     check_ignore_index(ignore_index)
     kind = input or "logits"
-    values, target, dtype = _checked_arrays(values, target, kind, binary, class_names)
+    values, target, dtype, one_score = _checked_arrays(values, target, kind, binary, class_names)
     shape = target.shape
     weight = None if sample_weight is None else _weights(sample_weight, shape).to(values.device)
     if values.ndim > 2:
@@ -120,6 +120,8 @@ def as_rows(
             'input="logits" if they are logits nevertheless'
         )
     check_target(rows.target, rows.num_classes, ignore_index)
+    if kind == "probs" and one_score:
+        _check_scores(rows.values[:, 1])
     # Computing 1 - p, or renormalising, can turn 0 into -1e-10, whose logarithm is NaN.
     if kind == "probs" and -ROUNDING <= float(rows.values.min()) < 0:
         rows = replace(rows, values=rows.values.clamp_min(0.0))
@@ -128,8 +130,12 @@ def as_rows(
 
 def _checked_arrays(
     values: Array, target: Array, input: str, binary: str | None, class_names: Sequence[str] | None
-) -> tuple[Tensor, Tensor, torch.dtype]:
-    """Check shapes and dtypes. Returns values (N, C, d1, ...), target (N, d1, ...) and the dtype that edges have."""
+) -> tuple[Tensor, Tensor, torch.dtype, bool]:
+    """Check shapes and dtypes.
+
+    Returns values (N, C, d1, ...), target (N, d1, ...), the dtype that edges have, and whether there is one score per
+    sample.
+    """
     name = "logits" if input == "logits" else "probabilities"
     target = as_tensor("target", class_targets(values, target, class_names))
     values = as_tensor(name, values).detach()
@@ -144,7 +150,8 @@ def _checked_arrays(
     dtype = values.dtype if input == "probs" else torch.float64
     if binary is not None and values.ndim == 2 and values.shape[1] == 1:  # one score per sample, in the layout of Keras
         values, target = values[:, 0], target[:, 0] if target.shape == values.shape else target
-    if values.ndim == 1:
+    one_score = values.ndim == 1
+    if one_score:
         values = _two_columns(values, input, name, binary)
     if values.ndim < 2 or values.shape[1] < 2:
         raise ValueError(
@@ -164,7 +171,7 @@ def _checked_arrays(
             f"target for {name} of shape {tuple(values.shape)} must have shape {tuple(shape)}, got "
             f"{tuple(target.shape)}: {hint}"
         )
-    return values, target, dtype
+    return values, target, dtype, one_score
 
 
 def _float_hint(target: Tensor) -> str:
@@ -175,7 +182,7 @@ def _float_hint(target: Tensor) -> str:
         return f", and entry {missing} is missing: leave out such samples, or set their labels to ignore_index"
     if target.is_floating_point() and bool((target == target.floor()).all()):
         return "; use target.long(), of a numpy array target.astype(int)"
-    return ""
+    return "; a regression target has no classes and cannot be evaluated"
 
 
 def _row_clusters(codes: Tensor) -> Tensor:
@@ -307,13 +314,25 @@ def _two_columns(values: Tensor, input: str, name: str, binary: str | None) -> T
     return torch.stack([torch.zeros_like(values) if input == "logits" else 1 - values, values], dim=1)
 
 
+def _check_scores(scores: Tensor) -> None:
+    """Raise an error unless each score, (N,), is a probability of class 1."""
+    good = (scores >= -ROUNDING) & (scores <= 1 + ROUNDING)
+    if not bool(good.all()):
+        row = int((~good).nonzero()[0])
+        rule = "probabilities of class 1 must lie in [0, 1] and not be NaN"
+        raise RowError(rule, row, f"holds {float(scores[row]):.6g}; are these logits?")
+
+
 def check_target(target: Tensor, num_classes: int, ignore_index: int) -> None:
     """Raise an error unless there are class indices (N,), and all are in range."""
     if not len(target):
         raise ValueError(f"no samples: the input is empty, or every target is ignore_index = {ignore_index}")
     low, high = (int(end) for end in torch.aminmax(target))
     if low < 0 or high >= num_classes:
-        hint = "; if the labels start at 1, subtract 1" if low == 1 and high == num_classes else ""
+        hint = ""
+        if low >= 1 and high == num_classes:
+            names = ",".join(map(str, range(1, num_classes + 1))) if num_classes <= 3 else f"1,2,...,{num_classes}"
+            hint = f"; if the labels start at 1, subtract 1, in the command line --class-names {names}"
         if high == VOID:
             how = f"ignore_index={VOID}, --ignore-index {VOID}"
             hint = f"; if {VOID} marks samples without a class, leave them out: {how}"

@@ -49,18 +49,39 @@ def confidence_verdict(
         return f"No miscalibration detectable at N = {evaluation.num_samples:,}: {power}. {ece}; {chance}"
     share = evaluation.overconfidence / evaluation.ece
     side, kind, size = ("above", "Over-confident", "high") if share > 0 else ("below", "Under-confident", "low")
-    mean, truth = "mean confidence", "accuracy"
     if evaluation.positive:
-        name = f"class {_name(1, names)}"
-        mean, truth, kind = "their mean", f"the share of {name}", f"Probabilities of {name} too {size}"
+        kind = f"Probabilities of class {_name(1, names)} too {size}"
     kind = kind if abs(share) > 0.5 else "Miscalibrated in both directions"
-    if evaluation.ece <= inference.floors["ece"].q95 and abs(share) > 0.5:  # the evidence is the mean, not the ECE
-        ece = f"{mean} is {points_text(abs(evaluation.overconfidence))} points {side} {truth}, {ece}"
+    if evaluation.positive:
+        kind += f" ({_predicted(evaluation.confidence, evaluation.accuracy)})"
+    elif evaluation.ece <= inference.floors["ece"].q95 and abs(share) > 0.5:  # the evidence is the mean, not the ECE
+        ece = f"mean confidence is {points_text(abs(evaluation.overconfidence))} points {side} accuracy, {ece}"
     return f"{kind}: {ece}; {chance}"
 
 
+def suspicions(evaluation: "Evaluation", inference: Inference, names: Sequence[str] | None = None) -> list[str]:
+    """Say what looks wrong with the predictions themselves, rather than with their calibration."""
+    bins, sentences = evaluation.bins, []
+    if bool(((bins.confidence == 0) | (bins.confidence == bins.count)).all()):
+        sentences.append(
+            "All probabilities are 0 or 1, as if they were predicted classes: calibration is about the probabilities "
+            "that the classes were chosen by."
+        )
+    two_standard_errors = 1 / math.sqrt(evaluation.num_samples)
+    worse_than_guessing = evaluation.error > 0.5 + two_standard_errors and inference.joint_p_value <= SIGNIFICANCE
+    if evaluation.num_classes == 2 and worse_than_guessing:
+        sentences.append(
+            f"Most predictions are wrong (error {percent_text(evaluation.error)} %): check that the probability of "
+            f"class {_name(1, names)} is not that of class {_name(0, names)}."
+        )
+    return sentences
+
+
 def classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, names: Sequence[str] | None) -> str:
-    """Say whether the probabilities of all classes are calibrated, and name the worst class."""
+    """Say whether the probabilities of all classes are calibrated, and name the largest of the significant gaps.
+
+    Of two classes, the probability of class 1 over all samples comes first.
+    """
     subject = "Class probabilities" if num_classes > 2 else f"Probability of class {_name(1, names)}"
     p = _p(test.p_value, significant)
     if not significant:
@@ -69,14 +90,21 @@ def classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, na
         no_class = "no class's mean probability is" if num_classes > 2 else "its mean is not"
         return f"{subject}: miscalibrated ({p}); {no_class} significantly off."
     gap = test.gaps[0]
+    if num_classes == 2:
+        gap = next((other for other in test.gaps if not other.among_predicted), gap)
     name = f"class {_name(gap.index, names)}"
     if gap.among_predicted:
         worst = (
             f"predictions of {name}, confidence {percent_text(gap.probability)} %, right {percent_text(gap.share)} %"
         )
     else:
-        worst = f"{name}, predicted {percent_text(gap.probability)} %, occurs {percent_text(gap.share)} %"
+        worst = f"{name}, {_predicted(gap.probability, gap.share)}"
     return f"{subject}: miscalibrated ({p}); worst: {worst}."
+
+
+def _predicted(probability: float, share: float) -> str:
+    """Return the mean probability of a class beside the share of samples that belong to it."""
+    return f"predicted {percent_text(probability)} %, occurs {percent_text(share)} %"
 
 
 def _name(index: int, names: Sequence[str] | None) -> str:

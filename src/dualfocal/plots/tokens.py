@@ -30,7 +30,7 @@ WIDTH = 0.7  # of a bar
 
 
 def token_groups_diagram(groups: Sequence[GroupEvaluation], *, ax: Axes | None = None) -> Axes:
-    """Draw the calibration error of each group with its interval; groups that are significantly off are filled.
+    """Draw the debiased RMS error of each group with its interval; groups that are significantly off are filled.
 
     The error is the debiased RMS gap between confidence and accuracy. Triangles point up where the model is
     over-confident and down where it is under-confident.
@@ -84,12 +84,12 @@ def token_groups_diagram(groups: Sequence[GroupEvaluation], *, ax: Axes | None =
                     label=text if filled else f"{text}, not significant",
                 )
         _name_groups(axis, groups)
-        axis.set(ylabel="calibration error [%]", ylim=(0, 105 * max(float(high.max()), 0.01)))
+        axis.set(ylabel="debiased RMS error [%]", ylim=(0, 105 * max(float(high.max()), 0.01)))
         return tidy(axis, grid="y")
 
 
 def token_figure(result: TokenEvaluation, *, title: str = "") -> Figure:
-    """Draw the reliability diagram of all tokens, and accuracy, confidence and calibration error of the groups.
+    """Draw the reliability diagram of all tokens, and accuracy, confidence and debiased RMS error of the groups.
 
     Args:
         result: the evaluation.

@@ -236,7 +236,9 @@ def _whole(source: PredictionFile, name: str, labels: NDArray[Any]) -> NDArray[A
         whole = (np.abs(labels) < 2**53) & (np.floor(labels) == labels)
         if not whole.all():
             row = int(whole.reshape(len(labels), -1).all(1).argmin()) if labels.ndim else 0
-            hint = "; --drop-missing leaves out such rows" if np.isnan(labels[~whole].flat[0]) else ""
+            hint = "; a regression target has no classes and cannot be evaluated"
+            if np.isnan(labels[~whole].flat[0]):
+                hint = "; --drop-missing leaves out such rows"
             raise source.error(f"label {labels[~whole].flat[0]} in {source.place(row)} is not a whole number{hint}")
         return labels.astype(np.int64)
     if dtype_name(labels) not in INTEGERS:

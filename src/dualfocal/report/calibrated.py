@@ -21,7 +21,6 @@ from dualfocal.metrics.rows import Rows, cluster_codes
 from dualfocal.report.inputs import ReportInput
 from dualfocal.runs.source import Reading
 
-DEFAULT = ("temperature", "vector", "isotonic")
 LEAST_CLUSTERS = 100  # clusters in such a subset
 MOST_SAMPLES = 100_000  # calibrators are compared on a random subset of more samples than this,
 MOST_VALUES = 15_000_000  # or of more probabilities (samples x classes),

@@ -19,8 +19,9 @@ from typing import Any
 
 from dualfocal._files import atomic_path, check_place
 from dualfocal._table import quantity
+from dualfocal.calibrators import CALIBRATORS
 from dualfocal.metrics.arrays import Array
-from dualfocal.report.calibrated import DEFAULT, calibrate
+from dualfocal.report.calibrated import calibrate
 from dualfocal.report.contents import report_contents
 from dualfocal.report.decision import decide
 from dualfocal.report.embedded import deal, embed
@@ -66,7 +67,7 @@ def write_report(
     sample_weight: Array | None = None,
     groups: Array | None = None,
     title: str | None = None,
-    calibrators: Sequence[str] = DEFAULT,
+    calibrators: Sequence[str] = tuple(CALIBRATORS),
     reading: Reading | None = None,
     data_root: str | os.PathLike[str] | None = None,
     monitor: str | os.PathLike[str] | None = None,

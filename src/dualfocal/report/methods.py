@@ -54,7 +54,7 @@ def _scores(source: ReportInput, reading: Reading) -> str:
     bins = quantity(reading.num_bins, "bin")
     return (
         f"The expected calibration error (ECE) of {scored} was computed with {bins} of equal width, the adaptive ECE "
-        "with as many bins of equal mass; the debiased error is the root mean square gap over the bins of the ECE, "
+        "with as many bins of equal mass; the debiased RMS error is the root mean square gap over the bins of the ECE, "
         "with the variance of the noise subtracted."
     )
 
@@ -63,7 +63,8 @@ def _tests(inference: Inference, positive: bool) -> str:
     text = (
         "Noise floors and the p-value of the hypothesis that the model is calibrated come from "
         f"{inference.draws:,} draws of the outcomes of a calibrated model with the same confidences (consistency "
-        f"resampling); the {100 * inference.level:.4g} % confidence interval of the debiased error inverts this test."
+        f"resampling); the {100 * inference.level:.4g} % confidence interval of the debiased RMS error inverts this "
+        "test."
     )
     if not positive:
         text += " Class probabilities were tested class by class; the two tests were adjusted by Holm's method."

@@ -13,7 +13,7 @@ from dualfocal.calibrators import CalibratorComparison, MethodScore
 from dualfocal.calibrators.comparison import LARGE, UNCALIBRATED, has_interval, nats
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.inference.result import Inference
-from dualfocal.metrics.registry import METRICS, POSITIVE_TERMS, TERMS, Metric, meaning_of
+from dualfocal.metrics.registry import POSITIVE_TERMS, TERMS, Metric, metrics_of
 from dualfocal.metrics.result import finite
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.inputs import ReportInput
@@ -44,7 +44,7 @@ def _metric_rows(results: Sequence[Evaluation], positive: bool) -> list[list[Cel
     tested = "probability of class 1" if positive else "confidence of the predicted class"
     rows = [
         [_term(metric.heading, name), *(_metric(metric, name, result) for result in results)]
-        for name, metric in METRICS.items()
+        for name, metric in metrics_of(positive=positive).items()
     ]
     gaps = [number(100 * result.overconfidence, 2, sign=True) for result in results]
     rows.append([_term(f"{gap} [%]", "overconfidence"), *gaps])
@@ -71,7 +71,7 @@ def calibrated_tables(source: ReportInput, calibration: Calibration) -> list[Tab
 
 def glossary(positive: bool = False) -> dict[str, dict[str, str]]:
     """Return label and meaning of each term, by key; ``positive`` if the probability of class 1 is scored."""
-    metrics = {name: (metric.heading, meaning_of(name, positive=positive)) for name, metric in METRICS.items()}
+    metrics = {name: (metric.heading, metric.meaning) for name, metric in metrics_of(positive=positive).items()}
     terms = {**metrics, **TERMS, **(POSITIVE_TERMS if positive else {})}
     return {
         key: {"label": label, "meaning": f"{meaning[0].upper()}{meaning[1:]}."}

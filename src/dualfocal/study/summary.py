@@ -3,8 +3,8 @@
 import html
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,11 @@ class Column:
         """The column's name in tables."""
         return self.metric.label + (" %" if self.metric.unit == "%" else "") + (", T" if self.scaled_by else "")
 
+    @property
+    def words(self) -> str:
+        """The column's name in sentences."""
+        return self.metric.label + (" after temperature scaling" if self.scaled_by else "")
+
     def value(self, result: RunResult) -> float:
         """Return the metric of a run, or NaN if it is not finite."""
         value = getattr(result.evaluation(scaled_by=self.scaled_by), self.key)
@@ -58,6 +63,7 @@ COMPARED = (  # columns that the difference table has, too
 OTHERS = (_column("adaptive_ece", "AdaECE"), _column("classwise_ece", "cw ECE"), _column("mce"))
 COLUMNS = {column.name: column for column in (*COMPARED, *OTHERS)}
 NAMES = (*COLUMNS, "temperature")
+LOWEST = ("nll", "nll_t", "ece")  # columns whose lowest mean is named
 
 
 def with_temperature(cells: list[str], temperature: str) -> list[str]:
@@ -74,7 +80,7 @@ class Summary:
         scores: Entry -> column -> a value per seed (NaN: the run failed).
         floors: Calibration error -> entry -> noise floor, mean over seeds.
         differences: Entry, except the first -> column -> paired difference to the first entry.
-        behind_best: Entry with all its runs -> paired difference of its ECE to the lowest ECE.
+        behind_best: NLL, NLL after temperature scaling, and ECE -> entry -> paired difference to the lowest.
         failed: Entry and seed -> why the run failed.
         data: The splits of the data with their sizes; empty if no run is finished.
     """
@@ -83,7 +89,7 @@ class Summary:
     scores: dict[str, dict[str, list[float]]]
     floors: dict[str, dict[str, float]]
     differences: dict[str, dict[str, Interval]]
-    behind_best: dict[str, Interval]
+    behind_best: dict[str, dict[str, Interval]]
     failed: dict[tuple[str, int], str]
     data: str = ""
 
@@ -97,17 +103,28 @@ class Summary:
         values = [value for value in self.scores[entry][column] if math.isfinite(value)]
         return statistics.mean(values) if values else math.nan
 
+    def mean_floor(self, column: str) -> float | None:
+        """Return the noise floor of a column, the mean over the entries; None if it has none."""
+        floors = self.floors.get(column)
+        return None if floors is None else statistics.mean(floors.values())
+
+    def best(self, column: str) -> str | None:
+        """Return the entry with the lowest mean, among those whose values are all finite; None if there is none."""
+        return min(self._finite(column), key=lambda entry: self.mean(entry, column), default=None)
+
+    def _finite(self, column: str) -> list[str]:
+        """Return the complete entries whose values of a column are all finite."""
+        return [entry for entry in self.complete if all(map(math.isfinite, self.scores[entry][column]))]
+
     def better(self, entry: str, name: str) -> bool:
         """Whether the mean of an entry is significantly below that of the first; never with one seed."""
-        difference = self.differences.get(entry, {}).get(name)
-        several = len(self.study.seeds) > 1 and entry in self.complete
-        return several and difference is not None and difference.significant and difference.mean < 0
+        return name in self.differences.get(entry, {}) and self._sign(entry, name) < 0
 
     def table(self, better: str = "{}") -> Table:
         """Return the noise floors and the mean of each entry; ``better`` formats those below the first entry's."""
         columns, seeds = COLUMNS.items(), len(self.study.seeds)
-        floors = {name: statistics.mean(values.values()) for name, values in self.floors.items()}
-        rows = [["floor", *with_temperature([column.metric.text(floors.get(name)) for name, column in columns], "")]]
+        floors = [column.metric.text(self.mean_floor(name)) for name, column in columns]
+        rows = [["floor", *with_temperature(floors, "")]]
         for entry in self.study.entries:
             cells = [
                 (better if self.better(entry, name) else "{}").format(_text(self.mean(entry, name), column.metric))
@@ -129,7 +146,7 @@ class Summary:
         return Table(headings, rows)
 
     def reading(self) -> str:
-        """Return the conclusion in words: the lowest ECE, and the best entry compared with the first."""
+        """Return the conclusion in words: the lowest NLL and ECE of all entries, and all significant differences."""
         first, *others = self.study.entries
         if not others:
             return f"No comparison: {first} is the only entry; list all losses that are to be compared."
@@ -140,21 +157,41 @@ class Summary:
                 "No conclusion: with one seed, the differences do not include the noise of the training. "
                 "Add seeds, for example --seeds 0,1,2."
             )
-        best, *others = sorted(self.complete, key=lambda entry: self.mean(entry, "ece"))
-        ece, floor = 100 * self.mean(best, "ece"), 100 * self.floors["ece"][best]
-        sentence = f"Before temperature scaling, {best} has the lowest ECE, {ece:.1f} % (noise floor {floor:.1f} %)"
-        similar = [entry for entry in others if not self.behind_best[entry].significant]
-        unknown = all(self.behind_best[entry].half_width is None for entry in others)
-        if similar and not unknown:
-            sentence += f", not significantly different from {', '.join(similar)}"
-        entry, theirs = best if best != first else others[0], f"{first}'s"
-        if best != first and first not in similar:
-            sentence += f", {self._compared(best, 'ece', first)}"
-        return (
-            f"{sentence}. After temperature scaling, the NLL of {entry} is {self._compared(entry, 'nll_t', theirs)} "
-            f"and its ECE is {self._compared(entry, 'ece_t', theirs)}. "
-            f"Its error is {self._compared(entry, 'error', theirs)}."
-        )
+        nll, scaled_nll, ece = map(self._lowest, LOWEST)
+        intervals = f"({100 * LEVEL:.0f} % intervals, not adjusted for the number of comparisons.)"
+        return f"{nll} {scaled_nll} {self._against_first()} {ece} {intervals}"
+
+    def _lowest(self, name: str) -> str:
+        """Name the entry with the lowest mean of a column, and those that are not significantly different."""
+        column, best = COLUMNS[name], self.best(name)
+        if best is None:
+            return f"No {column.words} is finite."
+        value = f"{column.metric.text(self.mean(best, name))} {column.metric.unit}"
+        floor = self.mean_floor(name)
+        chance = "" if floor is None else f" (noise floor {column.metric.text(floor)} %)"
+        similar = [entry for entry, behind in self.behind_best[name].items() if not behind.significant]
+        rest = f"not significantly different: {', '.join(similar)}" if similar else "significantly below all others"
+        return f"Lowest {column.words}: {best}, {value}{chance}; {rest}."
+
+    def _against_first(self) -> str:
+        """Name all significant differences from the first entry."""
+        first, *others = self.study.entries
+        sentences = []
+        for word, sign in (("better", -1), ("worse", 1)):
+            where = {entry: [c.words for c in COMPARED if self._sign(entry, c.name) == sign] for entry in others}
+            clauses = [f"{entry} in {_enumerated(words)}" for entry, words in where.items() if words]
+            if clauses:
+                sentences.append(f"Significantly {word} than {first}: {'; '.join(clauses)}.")
+        return " ".join(sentences) or f"Nothing is significantly different from {first}."
+
+    def _sign(self, entry: str, name: str) -> int:
+        """Return -1 or 1 if an entry is significantly below or above the first in a column, else 0."""
+        if len(self.study.seeds) == 1 or not {entry, self.study.entries[0]} <= set(self._finite(name)):
+            return 0
+        difference = self.differences[entry][name]
+        if not difference.significant:
+            return 0
+        return -1 if difference.mean < 0 else 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content for JSON; metrics are fractions, not percent."""
@@ -230,18 +267,6 @@ class Summary:
             f"Floor: noise floor, the error that a perfectly calibrated model shows by chance.{interval}"
         )
 
-    def _compared(self, entry: str, name: str, other: str) -> str:
-        d, metric = self.differences[entry][name], COLUMNS[name].metric
-        unit = " points" if metric.unit == "%" else " nats"
-        if d.half_width is None:
-            return f"{metric.text(d.mean, sign=True)}{unit} relative to {other} (confidence interval unknown)"
-        if metric.factor * abs(d.mean) < 0.5 * 10**-metric.decimals:
-            metric = replace(metric, decimals=metric.decimals + 2)  # a significant difference is not shown as 0
-        half_width = f"{metric.text(d.half_width)}{unit}"
-        if not d.significant:
-            return f"not significantly different from {other} ({metric.text(d.mean, sign=True)} ± {half_width})"
-        return f"{metric.text(abs(d.mean))} ± {half_width} {'below' if d.mean < 0 else 'above'} {other}"
-
 
 def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None = None) -> Summary:
     """Summarize the finished runs of a study.
@@ -273,19 +298,28 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
                 values = [result.floor(column.key, scaled_by=column.scaled_by) for result in finished]
                 floors.setdefault(name, {})[entry] = statistics.mean(values)
 
-    def difference(entry: str, other: str, names: Sequence[str]) -> dict[str, Interval]:
-        noise = sampling_noise(study, out, results, entry, other)
-        return {name: paired_difference(scores[entry][name], scores[other][name], noise.get(name)) for name in names}
+    noise = cache(partial(sampling_noise, study, out, results))
+
+    def difference(entry: str, other: str, name: str) -> Interval:
+        return paired_difference(scores[entry][name], scores[other][name], noise(entry, other).get(name))
 
     first, *others = study.entries
-    differences = {entry: difference(first, entry, [column.name for column in COMPARED]) for entry in others}
+    differences = {
+        entry: {column.name: difference(first, entry, column.name) for column in COMPARED} for entry in others
+    }
     data = next((result.data for result in results.values()), "")
     summary = Summary(study, scores, floors, differences, {}, failed or {}, data)
-    if len(summary.complete) > 1:
-        best = min(summary.complete, key=lambda entry: summary.mean(entry, "ece"))
-        behind = {entry: difference(best, entry, ["ece"])["ece"] for entry in summary.complete if entry != best}
-        summary.behind_best.update(behind)
+    for name in LOWEST:
+        if (best := summary.best(name)) is not None:
+            rivals = [entry for entry in summary._finite(name) if entry != best]
+            summary.behind_best[name] = {entry: difference(best, entry, name) for entry in rivals}
     return summary
+
+
+def _enumerated(words: list[str]) -> str:
+    """Return "a", "a and b", or "a, b and c"."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _text(value: float | Interval, metric: Metric) -> str:

@@ -171,7 +171,7 @@ def _calibration_table(rows: "Mapping[str, ChoiceEvaluation]") -> Table:
             line += [f"{100 * inference.floors['ece'].mean:.1f}", f"{low} - {high}", p]
             headings[5:] = ["floor", f"{100 * inference.level:.4g} % interval", "adj. p"]
         cells.append(line)
-    more = " with its noise floor, interval of the debiased error" if len(headings) > 5 else ""
+    more = " with its noise floor, interval of the debiased RMS error" if len(headings) > 5 else ""
     return Table(headings, cells, f"calibration in percent: confidence minus accuracy, ECE{more}")
 
 

@@ -101,9 +101,7 @@ def print_finding(out: Console, finding: Finding, top_label: str = TOP_LABEL) ->
     print_evaluation(out, finding.name, evaluation, finding.class_names)
     if evaluation.confidence_only and evaluation.inference is None:
         say(out, CONFIDENCE_ONLY, "dim", wrap=True)
-    if evaluation.num_classes == 2:
-        remark = POSITIVE if evaluation.positive else top_label
-        say(out, remark.format(finding.class_names[1] if finding.class_names else 1), "dim", wrap=True)
+    say_confidence(out, evaluation, finding.class_names, top_label)
     if finding.infinite_nll:
         say(out, f"NLL is infinite: {finding.infinite_nll}.")
     if finding.groups:
@@ -114,6 +112,15 @@ def print_finding(out: Console, finding: Finding, top_label: str = TOP_LABEL) ->
         show(out, comparison.table())
         say(out, "\n".join([*comparison.remarks(), comparison.caveat()]), "dim")
         say(out, comparison.verdict(), "bold")
+
+
+def say_confidence(
+    out: Console, evaluation: "Evaluation", class_names: tuple[str, ...] | None = None, top_label: str = TOP_LABEL
+) -> None:
+    """Say which probability the metrics of two classes are about."""
+    if evaluation.num_classes == 2:
+        remark = POSITIVE if evaluation.positive else top_label
+        say(out, remark.format(class_names[1] if class_names else 1), "dim", wrap=True)
 
 
 def print_evaluation(
@@ -175,7 +182,7 @@ def draw_findings(findings: list[Finding], methods: list[str], plot: Path) -> No
 
 
 def gate(err: Console, evaluations: "Mapping[str, Evaluation]", limit: float) -> None:
-    """Exit with code 3 if the debiased error of an evaluation is certainly above the limit (``--fail-over``)."""
+    """Exit with code 3 if the debiased RMS error of an evaluation is certainly above the limit (``--fail-over``)."""
     if say_above(err, evaluations, limit):
         raise typer.Exit(3)
 
@@ -185,12 +192,15 @@ def say_above(err: Console, evaluations: "Mapping[str, Evaluation]", limit: floa
 
     The lower end of the confidence interval must be above the limit.
     """
+    from dualfocal.metrics.registry import METRICS
+
     tests = {name: evaluation.inference for name, evaluation in evaluations.items() if evaluation.inference is not None}
     above = {name: test for name, test in tests.items() if test.debiased_ece[0] > limit}
     for name, test in list(above.items())[:most]:
         low, high = (f"{100 * end:.2f}" for end in test.debiased_ece)
         interval = f"{100 * test.level:.4g} % interval {low} to {high} %"
-        say(err, f"dualfocal: {name}: calibration error above the limit of {100 * limit:g} %: {interval}")
+        label = METRICS["debiased_ece"].label
+        say(err, f"dualfocal: {name}: {label} above the limit of {100 * limit:g} %: {interval}")
     if most is not None and len(above) > most:
         say(err, f"dualfocal: and {len(above) - most} more")
     return bool(above)

@@ -34,7 +34,7 @@ class Request:
         merge: whether the files are parts of one set of predictions.
         inference: whether to compute noise floors, tests and intervals.
         plot: where to draw the figure.
-        fail_over: limit of the calibration error.
+        fail_over: limit of the debiased RMS error.
         as_json: whether to print JSON only.
     """
 

@@ -1,13 +1,12 @@
 """The class-wise test from random draws of the gaps of all classes, for clusters and for weights."""
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import t as student
 
-from dualfocal.metrics.inference.classwise import MOST_GAPS, SIGNIFICANCE, ClassGap, ClasswiseTest
+from dualfocal.metrics.inference.classwise import ClassGap, ClasswiseTest, largest_gaps
 from dualfocal.metrics.inference.cluster_noise import LEAST
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.label_counts import LabelCounts
@@ -55,13 +54,12 @@ def rank_classes(labels: LabelCounts, parts: Iterable[ClassDraws], freedom: floa
             largest = np.maximum(largest, ((x - x.mean(0)) / np.maximum(x.std(0), LEAST)).max(1))
             total = total + x.sum(1)
     statistics = np.broadcast_arrays(extreme, largest, total)
-    gaps = total_gaps(labels, ratios, freedom)
-    significant = tuple(gap for gap in gaps[:MOST_GAPS] if gap.p_value <= SIGNIFICANCE)
-    return ClasswiseTest(last_rank(statistics), significant, len(extreme) - 1)
+    gaps = largest_gaps(total_gaps(labels, ratios, freedom))
+    return ClasswiseTest(last_rank(statistics), gaps, len(extreme) - 1)
 
 
 def total_gaps(labels: LabelCounts, ratios: Array, freedom: float) -> list[ClassGap]:
-    """Compare the totals of all classes with their expectations by t-tests, the most significant first.
+    """Compare the totals of all classes with their expectations by t-tests.
 
     Args:
         labels: counts of the labels.
@@ -75,9 +73,7 @@ def total_gaps(labels: LabelCounts, ratios: Array, freedom: float) -> list[Class
     count = np.stack([np.full(len(tested), labels.num_samples), labels.predicted])
     kind, index = np.nonzero((count > 0) & np.stack([tested, np.ones_like(tested)]))
     p_values = 2 * student.sf(np.sqrt(ratios[kind, index]), max(freedom, 1))
-    gaps = [
+    return [
         ClassGap(int(c), bool(k), float(expected[k, c] / count[k, c]), float(observed[k, c] / count[k, c]), p)
         for k, c, p in zip(kind, index, holm(p_values.tolist()), strict=True)
     ]
-    gaps.sort(key=lambda gap: (gap.p_value, -math.fabs(gap.probability - gap.share)))
-    return gaps

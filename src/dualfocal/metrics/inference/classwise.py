@@ -20,7 +20,7 @@ Where the rows are not kept, the numbers of labels in the cells of
 ``benchmarks/binned_inference.py`` compares the two tests.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -75,8 +75,7 @@ class ClasswiseTest:
 
     Args:
         p_value: p-value of the hypothesis that the probabilities of all classes are calibrated.
-        gaps: the significant differences between probability and share of a class, the most significant first, at most
-            ten.
+        gaps: the significant differences between probability and share of a class, the largest first, at most ten.
         draws: number of times that all labels were drawn.
     """
 
@@ -110,9 +109,13 @@ def classwise_test(labels: LabelCounts) -> tuple[ClasswiseTest, Tensor]:
         draws += len(counts)
         single, total = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
         p_value = min(bound, _rank(observed, [single, _spread(total, labels.sum_variance)]))
-    gaps = sorted(statistics.gaps(), key=lambda gap: (gap.p_value, -abs(gap.probability - gap.share)))
-    significant = tuple(gap for gap in gaps[:MOST_GAPS] if gap.p_value <= SIGNIFICANCE)
-    return ClasswiseTest(p_value, significant, draws), torch.from_numpy(np.concatenate(errors))
+    return ClasswiseTest(p_value, largest_gaps(statistics.gaps()), draws), torch.from_numpy(np.concatenate(errors))
+
+
+def largest_gaps(gaps: Iterable[ClassGap]) -> tuple[ClassGap, ...]:
+    """Return the significant gaps, the largest first, at most ten."""
+    significant = (gap for gap in gaps if gap.p_value <= SIGNIFICANCE)
+    return tuple(sorted(significant, key=lambda gap: -abs(gap.probability - gap.share))[:MOST_GAPS])
 
 
 def class_gaps(rows: Rows) -> list[ClassGap]:

@@ -24,7 +24,7 @@ def multilabel_verdict(result: "MultilabelEvaluation", inference: Inference, mac
         macro_floor: noise floor of the macro ECE.
     """
     pooled = confidence_verdict(result.micro, inference, result.p_adjusted <= SIGNIFICANCE)
-    pooled = pooled.replace("Probabilities of class 1", "probabilities").replace("the share of class 1", "the truth")
+    pooled = pooled.replace("Probabilities of class 1", "probabilities")
     if not result.clusters_given:  # the clusters are the samples
         pooled = pooled.replace("too few clusters", "too few samples")
     ece, floor, q95 = (f"{100 * x:.2f}" for x in (result.macro_ece, macro_floor.mean, macro_floor.q95))
