@@ -85,6 +85,6 @@ class TextCNN(nn.Module):
 
         between = MIN_LENGTH - 1  # number of windows that see a text and the next one
         sizes = [size for kept in (length - num_dropped).tolist() for size in (kept - between, between)]
-        texts = h[0, :, 0].T.split(sizes[:-1])[::2]
+        texts = torch.split(h[0, :, 0].T, sizes[:-1])[::2]
         # Not torch.segment_reduce, which gives each of several equal maxima the whole gradient (torch 2.13).
         return F.relu(torch.stack([text.amax(dim=0) for text in texts]))
