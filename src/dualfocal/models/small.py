@@ -1,8 +1,10 @@
 """Small networks: one for 20 Newsgroups, and one that trains in seconds on a CPU."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dualfocal._tensors import can_read_values
 from dualfocal.models._common import AveragePool
 
 MIN_LENGTH = 21  # minimum number of words: three convolutions and two poolings of width 5 remove 4 words each
@@ -24,6 +26,9 @@ class TextCNN(nn.Module):
     """Three convolutions of width 5 over embedded words, 247,316 parameters for 20 classes.
 
     Default initialisation of torch. The frozen word vectors are not part of the network, but of the data.
+
+    On the CPU the texts of a batch are joined into one sequence with little padding, which gives the same results but
+    for rounding. A step on 20 Newsgroups, where texts have 218 words, padded to 1,000, is about five times as fast.
 
     Args:
         num_classes: number of classes.
@@ -49,6 +54,37 @@ class TextCNN(nn.Module):
             raise ValueError(
                 f"text_cnn needs texts of at least {MIN_LENGTH} words, got {x.shape[-1]}; pad shorter texts"
             )
-        features = self.features(x).amax(dim=-1)  # (N, 128)
+        if can_read_values(x) and len(x) and not x.requires_grad:  # the gradient of x includes the padding
+            features = self._features_of_joined(x)
+        else:
+            features = self.features(x).amax(dim=-1)  # (N, 128)
         logits: Tensor = self.fc(self.dropout(F.relu(self.hidden(features))))
         return logits
+
+    def _features_of_joined(self, x: Tensor) -> Tensor:
+        """Compute ``self.features(x).amax(dim=-1)`` from one sequence of all texts.
+
+        The zeros before the first word of a text are padding. A window of the last convolution sees ``MIN_LENGTH``
+        positions; of the equal windows that see only padding, one is kept for each text. Windows that see two texts are
+        left out of the maximum. Equal maxima share the gradient, in which the padding of a text counts as one window.
+        """
+        length = x.shape[-1]
+        words = x.transpose(1, 2)  # (N, length, in_channels), contiguous if x comes from Embed
+        # A norm reads the batch ten times as fast as a comparison with 0; it is 0 for vectors shorter than 1e-22.
+        is_word = torch.linalg.vector_norm(words, dim=2) != 0
+        num_padding = (is_word.cumsum(dim=1) == 0).sum(dim=1)
+        num_dropped = (num_padding - MIN_LENGTH).clamp(min=0)
+        joined = words[torch.arange(length, device=x.device) >= num_dropped[:, None]]
+
+        # Torch has channels-last convolutions and poolings, the fastest on a CPU, only in two dimensions.
+        h = joined.T[None, :, None]  # (1, in_channels, 1, sum of lengths)
+        for place, conv in enumerate(layer for layer in self.features if isinstance(layer, nn.Conv1d)):
+            if place > 0:
+                h = F.max_pool2d(F.relu(h), (1, 5), stride=1)
+            h = F.conv2d(h, conv.weight[:, :, None].contiguous(memory_format=torch.channels_last), conv.bias)
+
+        between = MIN_LENGTH - 1  # number of windows that see a text and the next one
+        sizes = [size for kept in (length - num_dropped).tolist() for size in (kept - between, between)]
+        texts = torch.split(h[0, :, 0].T, sizes[:-1])[::2]
+        # Not torch.segment_reduce, which gives each of several equal maxima the whole gradient (torch 2.13).
+        return F.relu(torch.stack([text.amax(dim=0) for text in texts]))
