@@ -12,11 +12,10 @@ from safetensors.torch import load_file
 
 from dualfocal.calibrators import load_calibrator, make_calibrator
 from dualfocal.metrics import evaluate
-from dualfocal.predictions import load_predictions
+from dualfocal.predictions import Reading, load_predictions
 from dualfocal.report.calibrated import calibrate
 from dualfocal.report.inputs import load_inputs
 from dualfocal.runs import Run
-from dualfocal.runs.source import Reading
 from dualfocal.train import train
 from dualfocal.train.presets import preset
 

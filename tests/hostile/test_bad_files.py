@@ -23,7 +23,7 @@ ROOM = 250_000_000  # bytes of memory that a process may take for a bomb, beyond
 CHILD = """
 import contextlib, io, json, re, resource, sys
 from pathlib import Path
-import dualfocal.runs.source, dualfocal.metrics, dualfocal.calibrators, pyarrow.parquet, pyarrow.compute, pyarrow.ipc
+import dualfocal.predictions.reading, dualfocal.metrics, dualfocal.calibrators, pyarrow.parquet, pyarrow.compute, pyarrow.ipc
 from dualfocal.cli import main
 
 results = []

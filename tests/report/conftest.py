@@ -9,8 +9,8 @@ import pytest
 import torch
 from browser import HOSTILE, Tab, running
 
+from dualfocal.predictions import Reading
 from dualfocal.report import html, write_report
-from dualfocal.runs.source import Reading
 from dualfocal.train import result as train_result
 from dualfocal.train import train
 from dualfocal.train.presets import preset

@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from dualfocal.metrics import CalibrationMonitor, aurc
 from dualfocal.metrics.groups import evaluate_groups
+from dualfocal.predictions import Reading
 from dualfocal.report.calibrated import calibrate
 from dualfocal.report.class_reliability import MOST_PANELS, class_reliability_figure
 from dualfocal.report.confusion import confusion_figure
@@ -20,7 +21,6 @@ from dualfocal.report.evidence import evidence_figure
 from dualfocal.report.figures import overlay_figure
 from dualfocal.report.groups import gap_interval, groups_figure
 from dualfocal.report.inputs import ReportInput, load_inputs
-from dualfocal.runs.source import Reading
 
 
 def predictions(n: int, num_classes: int, sharpness: float = 1.5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,8 +10,8 @@ import torch
 from browser import contents_of, opened, read
 
 from dualfocal import metrics
+from dualfocal.predictions import Reading
 from dualfocal.report import html, write_report
-from dualfocal.runs.source import Reading
 
 RNG = np.random.default_rng(0)
 LOGITS = 2 * RNG.normal(size=(400, 5))

@@ -19,9 +19,9 @@ from dualfocal.calibrators import compare_calibrators, make_calibrator
 from dualfocal.data import load_data
 from dualfocal.metrics.inference.classwise import class_gaps
 from dualfocal.metrics.rows import as_rows
+from dualfocal.predictions import Reading
 from dualfocal.report import html, provenance, write_report
 from dualfocal.runs import Run
-from dualfocal.runs.source import Reading
 
 PAGE = Path(html.__file__).parent / "page"
 

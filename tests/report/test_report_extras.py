@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 from dualfocal import metrics
 from dualfocal.calibrators import compare_calibrators, make_calibrator
 from dualfocal.metrics.comparison import Difference
+from dualfocal.predictions import Reading
 from dualfocal.report import write_report
 from dualfocal.report.inputs import find_inputs, load_inputs
 from dualfocal.runs import Run
-from dualfocal.runs.source import Reading
 
 
 @pytest.fixture

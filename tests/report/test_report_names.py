@@ -10,10 +10,10 @@ import pytest
 from browser import contents_of
 from safetensors.torch import load_file, save_file
 
+from dualfocal.predictions import Reading
 from dualfocal.report import write_report
 from dualfocal.report.inputs import load_inputs
 from dualfocal.report.names import distinct, input_names, plain, shortened, without_folders
-from dualfocal.runs.source import Reading
 
 
 def test_names_are_as_short_as_they_can_be():

@@ -12,11 +12,11 @@ from dualfocal import metrics
 from dualfocal.metrics.inference import class_totals as totals
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
+from dualfocal.predictions import Reading
 from dualfocal.report import calibrated, write_report
 from dualfocal.report.class_reliability import class_reliability_figure
 from dualfocal.report.curves import roc_figure
 from dualfocal.report.inputs import load_inputs
-from dualfocal.runs.source import Reading
 
 
 def predictions(n: int, num_classes: int, sharpness: float = 1.5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,10 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dualfocal.predictions import PredictionsError
+from dualfocal.predictions import PredictionsError, Reading
 from dualfocal.runs import Run
 from dualfocal.runs.layout import PREDICTIONS, RECIPE
-from dualfocal.runs.source import Reading
 
 LOGITS = {part: torch.arange(6.0).reshape(2, 3) + k for k, part in enumerate(("val", "test"))}
 TARGET = torch.tensor([2, 0])

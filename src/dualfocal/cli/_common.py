@@ -202,11 +202,11 @@ def training_columns() -> list[ProgressColumn]:
 
 def check_output(out: Path, *inputs: Path) -> None:
     """Raise a ValueError if ``out`` cannot be written or is one of the inputs."""
-    from dualfocal.runs.layout import PREDICTIONS
+    from dualfocal.predictions import is_run_folder, predictions_file
 
     check_place(out)
     for path in inputs:
-        read = path / PREDICTIONS if path.is_dir() else path
+        read = predictions_file(path) if is_run_folder(path) else path
         if out.exists() and read.exists() and out.samefile(read):
             raise ValueError(f"--out: {out} is also an input and would be overwritten; choose another name")
 

@@ -9,7 +9,7 @@ import typer
 from dualfocal._checks import AT_MOST, MAX_SEED, check_ignore_index
 
 if TYPE_CHECKING:
-    from dualfocal.runs.source import Reading
+    from dualfocal.predictions import Reading
 
 Task = StrEnum("Task", ["multilabel"])  # what the target of a sample is, if not one class
 Binary = StrEnum("Binary", ["top_label", "positive"])  # the confidence that a binary problem is about
@@ -175,7 +175,7 @@ def reading_from(context: typer.Context, **renamed: Any) -> "Reading":
         context: the command that runs. Its parameters with the name of a field of ``Reading`` are taken.
         renamed: fields whose option has another name in this command.
     """
-    from dualfocal.runs.source import Reading
+    from dualfocal.predictions import Reading
 
     values = {**context.params, **renamed}
     names = [field.name for field in fields(Reading)]

@@ -14,6 +14,7 @@ from dualfocal.predictions.choices import CHOICE_SCORES, ChoicePredictions, load
 from dualfocal.predictions.dense import DenseFolder, DenseImage, is_dense_folder, open_dense_folder
 from dualfocal.predictions.loading import Predictions, check_usable, load_predictions
 from dualfocal.predictions.multilabel import load_multilabel_predictions
+from dualfocal.predictions.reading import Reading, is_run_folder, predictions_file
 from dualfocal.predictions.saving import rewrite_predictions, save_predictions
 from dualfocal.predictions.streaming import PredictionStream, bin_predictions, stream_predictions
 
@@ -25,16 +26,19 @@ __all__ = [
     "PredictionStream",
     "Predictions",
     "PredictionsError",
+    "Reading",
     "TooLargeError",
     "bin_predictions",
     "check_same_labels",
     "check_usable",
     "is_dense_folder",
+    "is_run_folder",
     "load_choices",
     "load_multilabel_predictions",
     "load_predictions",
     "merge_predictions",
     "open_dense_folder",
+    "predictions_file",
     "rewrite_predictions",
     "save_predictions",
     "stream_predictions",

@@ -18,8 +18,8 @@ from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.rows import Rows, cluster_codes
+from dualfocal.predictions import Reading
 from dualfocal.report.inputs import ReportInput
-from dualfocal.runs.source import Reading
 
 LEAST_CLUSTERS = 100  # clusters in such a subset
 MOST_SAMPLES = 100_000  # calibrators are compared on a random subset of more samples than this,

@@ -5,6 +5,7 @@ from typing import Any
 
 import dualfocal
 from dualfocal.metrics.monitor.verdict import monitor_verdict
+from dualfocal.predictions import Reading
 from dualfocal.report import classes, figures, provenance, tables
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.curves import coverage_table
@@ -17,7 +18,6 @@ from dualfocal.report.inputs import ReportInput
 from dualfocal.report.methods import methods_text
 from dualfocal.report.names import shortened
 from dualfocal.runs.monitor_file import MonitorState
-from dualfocal.runs.source import Reading
 
 MOST_CLASSES = 1000  # in the class filter
 FOLLOWS = (

@@ -10,10 +10,10 @@ from dualfocal.metrics.model_choice import DECISIVE, NAMES, ModelChoice, choose_
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import finite
+from dualfocal.predictions import Reading
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import Cell, Table, column, number
-from dualfocal.runs.source import Reading
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from dualfocal.data import DataNotFoundError, DataSet, load_data
 from dualfocal.data.registry import custom_function
+from dualfocal.predictions import Reading
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.names import shortened, without_folders
 from dualfocal.runs import Recipe
-from dualfocal.runs.source import Reading
 
 SHOWN = 12  # mistakes per input
 MOST_IMAGE_BYTES = 400_000  # base64 of all images of a page

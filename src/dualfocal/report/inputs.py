@@ -17,10 +17,9 @@ from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels, quantile_groups
 from dualfocal.metrics.rows import INDEPENDENT, Rows, as_rows, first_maximum, image_clusters
 from dualfocal.metrics.scan import Scan, scan
-from dualfocal.predictions import Predictions
+from dualfocal.predictions import Predictions, Reading
 from dualfocal.report.names import distinct, input_names, shortened
 from dualfocal.runs import Run, find_runs
-from dualfocal.runs.source import Reading
 
 MOST_INPUTS = 32  # more would be unreadable and too large for a page
 MOST_BINS = 1000  # more cannot be drawn

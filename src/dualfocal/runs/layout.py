@@ -23,11 +23,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-RECIPE = "recipe.json"
+from dualfocal.predictions.reading import PREDICTIONS as PREDICTIONS
+from dualfocal.predictions.reading import RECIPE as RECIPE
+
 LOG = "log.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 MODEL = "model.safetensors"
-PREDICTIONS = "predictions.safetensors"
 RESULT = "result.json"
 FAILURE = "failure.json"
 SHIFT = "shift.npz"

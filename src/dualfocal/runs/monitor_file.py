@@ -17,10 +17,9 @@ from dualfocal._checks import check_count
 from dualfocal._files import atomic_path, check_place, check_readable
 from dualfocal.metrics import CalibrationMonitor, MonitorBatch
 from dualfocal.metrics.monitor.history import Period
-from dualfocal.predictions import PredictionsError, TooLargeError
+from dualfocal.predictions import PredictionsError, Reading, TooLargeError, predictions_file
 from dualfocal.runs.layout import SCHEMA, RunBusyError, RunError, read_json, seal
 from dualfocal.runs.lease import Lease, find_owner
-from dualfocal.runs.source import Reading, predictions_file
 
 SUFFIX = ".json"
 KIND = "calibration monitor"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._sealed import load_sealed
-from dualfocal.predictions import load_predictions
+from dualfocal.predictions import load_predictions, predictions_file
 from dualfocal.runs.folder import RunFolder
 from dualfocal.runs.layout import (
     CHECKPOINT,
@@ -29,7 +29,6 @@ from dualfocal.runs.lease import find_owner
 from dualfocal.runs.log import read_log
 from dualfocal.runs.recipe import Recipe, recipe_of_run
 from dualfocal.runs.result import RunResult
-from dualfocal.runs.source import predictions_file
 
 
 class Run(RunFolder):

@@ -14,8 +14,7 @@ from dualfocal.cli._options import INPUTS, OUTPUT
 if TYPE_CHECKING:
     from dualfocal.metrics import Evaluation
     from dualfocal.metrics.dense import DenseEvaluation
-    from dualfocal.predictions import DenseFolder
-    from dualfocal.runs.source import Reading
+    from dualfocal.predictions import DenseFolder, Reading
 
 NUM_MAPS = 4  # images in the picture of maps
 MOST_WIDTH = 1000  # of --boundary
@@ -67,11 +66,9 @@ Maps = Annotated[
 
 def is_dense(path: Path, reading: "Reading") -> bool:
     """Whether a path is a folder of dense predictions, and not a run folder."""
-    from dualfocal.predictions import is_dense_folder
-    from dualfocal.runs.layout import PREDICTIONS, RECIPE
+    from dualfocal.predictions import is_dense_folder, is_run_folder
 
-    is_run = (path / PREDICTIONS).exists() or (path / RECIPE).exists()
-    return not is_run and is_dense_folder(path, reading.logits, reading.probs)
+    return not is_run_folder(path) and is_dense_folder(path, reading.logits, reading.probs)
 
 
 def evaluate_folder(request: Request, *, boundary: int | None, maps: Path | None) -> None:

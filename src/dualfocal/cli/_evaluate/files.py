@@ -16,8 +16,7 @@ from dualfocal.cli._evaluate.streamed import evaluate_stream, open_stream
 
 if TYPE_CHECKING:
     from dualfocal.calibrators import CalibratorComparison
-    from dualfocal.predictions import Predictions, PredictionStream
-    from dualfocal.runs.source import Reading
+    from dualfocal.predictions import Predictions, PredictionStream, Reading
 
 
 def evaluate_files(request: Request, *, convention: str | None, group_quantiles: int | None) -> None:

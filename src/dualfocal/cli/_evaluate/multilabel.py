@@ -27,8 +27,7 @@ from dualfocal.cli._evaluate.request import Request, check_different, refuse
 if TYPE_CHECKING:
     from dualfocal.calibrators import MultilabelCalibrator, MultilabelComparison
     from dualfocal.metrics import MultilabelEvaluation
-    from dualfocal.predictions import Predictions
-    from dualfocal.runs.source import Reading
+    from dualfocal.predictions import Predictions, Reading
 
 REMEDIES = {  # of options that do not apply
     "--sql": "export the rows to a file",

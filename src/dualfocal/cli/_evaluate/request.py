@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dualfocal.calibrators import Calibrator
-    from dualfocal.runs.source import Reading
+    from dualfocal.predictions import Reading
 
 DENSE = "it is for folders of dense predictions, such as logits/NAME.npy and masks/NAME.png"
 DENSE_ONLY = {"--boundary": DENSE, "--maps": DENSE}

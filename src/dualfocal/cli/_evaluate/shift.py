@@ -14,8 +14,7 @@ from dualfocal.cli._evaluate.streamed import open_stream
 if TYPE_CHECKING:
     from dualfocal.calibrators import ShiftCalibration
     from dualfocal.metrics import ShiftEvaluation
-    from dualfocal.predictions import Predictions
-    from dualfocal.runs.source import Reading
+    from dualfocal.predictions import Predictions, Reading
 
 SEPARATELY = "evaluate each file without --shifted"
 ALL_CLASSES = "give files with the probabilities of all classes, which the entropy needs"
@@ -114,14 +113,13 @@ def _evaluate(
 def _shifted_paths(test: Path, places: Sequence[str]) -> dict[str, Path]:
     """Return the files of the shifted sets by their names."""
     from dualfocal.metrics.shift.evaluation import TEST
+    from dualfocal.predictions import is_run_folder
     from dualfocal.predictions.listing import list_folder, list_prediction_files, short_names
-    from dualfocal.runs.layout import PREDICTIONS, RECIPE
 
     paths: list[Path] = []
     for place in places:
         for path in list_prediction_files(place):
-            is_run = path.is_dir() and ((path / RECIPE).is_file() or (path / PREDICTIONS).exists())
-            files = list_folder(path) if path.is_dir() and not is_run else [path]
+            files = list_folder(path) if path.is_dir() and not is_run_folder(path) else [path]
             # A folder or a pattern may also hold the test set.
             paths += [file for file in files if str(file) == place or not _is_same(file, test)]
     for path in paths:

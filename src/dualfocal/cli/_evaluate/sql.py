@@ -12,7 +12,7 @@ from dualfocal.cli._evaluate.request import Request
 if TYPE_CHECKING:
     from dualfocal.integrations.sql import PredictionTable
     from dualfocal.metrics import BinnedPredictions
-    from dualfocal.runs.source import Reading
+    from dualfocal.predictions import Reading
 
 PLACE = "--sql, which leaves the rows in the database"
 TOP_LABEL = "Two classes: the metrics are about the confidence of the predicted class."

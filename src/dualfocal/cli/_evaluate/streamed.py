@@ -11,8 +11,7 @@ from dualfocal.cli._common import progress_bar, say
 from dualfocal.cli._evaluate.findings import Finding
 
 if TYPE_CHECKING:
-    from dualfocal.predictions import PredictionStream, TooLargeError
-    from dualfocal.runs.source import Reading
+    from dualfocal.predictions import PredictionStream, Reading, TooLargeError
 
 APPROXIMATED = "read in one pass; adaptive ECE and AURC are approximated, their largest errors are shown"
 

@@ -1,4 +1,7 @@
-"""Load predictions from a file or a run folder, in the form that the metrics need."""
+"""Load predictions from a file or a run folder, in the form that the metrics need.
+
+Of a run folder, only the names of two files are known here: its predictions, and its recipe.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,16 +11,13 @@ from numpy.typing import NDArray
 
 from dualfocal._table import quantity
 from dualfocal.metrics.rows import INDEPENDENT, Rows, as_rows
-from dualfocal.predictions import (
-    Predictions,
-    PredictionsError,
-    PredictionStream,
-    check_usable,
-    is_dense_folder,
-    load_predictions,
-    stream_predictions,
-)
-from dualfocal.runs.layout import PREDICTIONS, RECIPE
+from dualfocal.predictions._formats.interface import PredictionsError
+from dualfocal.predictions.dense import is_dense_folder
+from dualfocal.predictions.loading import Predictions, check_usable, load_predictions
+from dualfocal.predictions.streaming import PredictionStream, stream_predictions
+
+PREDICTIONS = "predictions.safetensors"
+RECIPE = "recipe.json"  # a folder with a recipe and no predictions is a run that is not finished
 
 # Fields of Reading that are options of stream_predictions, of load_predictions alone, and of the metrics.
 STREAMED = ("logits", "probs", "target", "positive", "class_names", "percent", "drop_missing", "max_memory")
@@ -185,6 +185,11 @@ class Reading:
         except (ValueError, IndexError) as error:
             return None, f"The run's validation split cannot be used: {error}."
         return validation, ""
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a path is the folder of a training run, finished or not."""
+    return (path / PREDICTIONS).exists() or (path / RECIPE).is_file()
 
 
 def predictions_file(folder: Path) -> Path:
