@@ -65,14 +65,17 @@ _SUBPACKAGES = (
     "theory",
     "train",
 )
+_HOMES = {
+    "calibrators": ("CALIBRATORS", "TemperatureScaling", "compare_calibrators", "load_calibrator"),
+    "metrics": ("Evaluation", "compare", "evaluate"),
+}  # all other names are those of losses
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names lazily, so that ``dualfocal --help`` does not import torch."""
-    modules = [import_module(f"dualfocal.{part}") for part in ("losses", "metrics", "calibrators") if name in __all__]
-    for module in modules:
-        if hasattr(module, name):
-            return getattr(module, name)
+    """Import public names when they are used: ``dualfocal --help`` needs no torch, a training script no metrics."""
+    if name in __all__:
+        home = next((home for home, names in _HOMES.items() if name in names), "losses")
+        return getattr(import_module(f"dualfocal.{home}"), name)
     if name in _SUBPACKAGES:
         return import_module(f"dualfocal.{name}")
     raise AttributeError(f"module 'dualfocal' has no attribute {name!r}")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dualfocal._tensors import constant_when_compiled
 from dualfocal.losses._flat import Flat
 from dualfocal.losses.rival import rival_of_each_class, rival_of_target
 
@@ -43,7 +44,7 @@ class GammaBins(NamedTuple):
         return both[: len(self.values)], both[len(self.values) :]
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _tensor_of(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     return _copy_once(numbers, device)
 

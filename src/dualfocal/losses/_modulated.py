@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from dualfocal import kernels
-from dualfocal._tensors import is_concrete, under_transform
+from dualfocal._tensors import constant_when_compiled, is_concrete, under_transform
 from dualfocal.losses._closed_form import closed_form
 from dualfocal.losses._expression import Gamma, GammaBins, expression
 from dualfocal.losses._flat import Flat, reduce
@@ -89,7 +89,7 @@ def _reason_against_kernels(flat: Flat, gamma: Gamma, rival: str | float | None)
     return "" if _has_kernels() else "triton is not installed, or the GPU is too old"
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _has_kernels() -> bool:
     return kernels.available()  # torch.compile would warn of its cache
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtr
 
 from dualfocal.metrics.inference.classwise import ClassGap, ClasswiseTest, largest_gaps
 from dualfocal.metrics.inference.cluster_noise import LEAST
@@ -72,7 +72,7 @@ def total_gaps(labels: LabelCounts, ratios: Array, freedom: float) -> list[Class
     expected = np.stack([labels.expected[:, :-1].sum(1), labels.expected[:, -1]])
     count = np.stack([np.full(len(tested), labels.num_samples), labels.predicted])
     kind, index = np.nonzero((count > 0) & np.stack([tested, np.ones_like(tested)]))
-    p_values = 2 * student.sf(np.sqrt(ratios[kind, index]), max(freedom, 1))
+    p_values = 2 * stdtr(max(freedom, 1), -np.sqrt(ratios[kind, index]))
     return [
         ClassGap(int(c), bool(k), float(expected[k, c] / count[k, c]), float(observed[k, c] / count[k, c]), p)
         for k, c, p in zip(kind, index, holm(p_values.tolist()), strict=True)
