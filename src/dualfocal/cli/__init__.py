@@ -12,6 +12,7 @@ from typing import TextIO
 import typer
 
 from dualfocal import __version__
+from dualfocal._extras import how_to_install
 from dualfocal._table import printable
 from dualfocal.cli._common import BAD_INPUT, is_out_of_memory, is_system_failure
 from dualfocal.cli.calibrate import apply, calibrate
@@ -83,11 +84,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _report(error: Exception, arguments: list[str]) -> int:
     """Print an error as one line on stderr and return the exit code. A defect of the package is raised again."""
+    missing = how_to_install(error) if isinstance(error, ImportError) else None
     failed = is_system_failure(error)
     usage = getattr(error, "format_message", None)  # typer formats its own usage errors
-    if not failed and usage is None and not isinstance(error, BAD_INPUT):
+    if not failed and usage is None and missing is None and not isinstance(error, BAD_INPUT):
         raise error
-    message = str(error) if usage is None else _usage_message(error, usage(), arguments)
+    message = missing or (str(error) if usage is None else _usage_message(error, usage(), arguments))
     if is_out_of_memory(error):
         message = f"not enough memory for `{shlex.join(['dualfocal', *arguments])}`: {message or 'MemoryError'}"
         message += NEEDS_LESS.get(arguments[0] if arguments else "", "")

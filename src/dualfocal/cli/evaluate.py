@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from dualfocal.cli._evaluate.multilabel import evaluate_labels
 from dualfocal.cli._evaluate.request import DENSE_ONLY, Request, check_different, refuse
 from dualfocal.cli._evaluate.shift import evaluate_shifted
 from dualfocal.cli._evaluate.sql import evaluate_sql
+
+if TYPE_CHECKING:
+    from dualfocal.calibrators import Calibrator
 
 Convention = StrEnum("Convention", ["published", "torchmetrics"])  # which definitions to follow
 LogFormat = StrEnum("LogFormat", {"lm_eval": "lm-eval", "inspect": "inspect"})
@@ -219,8 +222,6 @@ def evaluate(
 
         dualfocal evaluate lm_eval_output/ --format lm-eval --choice-score per-char
     """
-    from dualfocal.calibrators import make_calibrator, parse_methods
-
     given = options.given_names(context)
     for option, value in (("--group-by", group_by), ("--fail-over", fail_over)):
         if value is not None and not inference:
@@ -230,7 +231,7 @@ def evaluate(
     for option in ("--folds", "--repeats", "--force"):
         if option in given and calibrate == "none":
             raise ValueError(f"{option} needs --calibrate, such as --calibrate temperature")
-    methods = {name: make_calibrator(name, force=force) for name in parse_methods(calibrate)}
+    methods = {} if calibrate == "none" else _calibrators(calibrate, force=force)
     reading = options.reading_from(context, group=group_by)
     request = Request(
         files=files or [],
@@ -262,3 +263,9 @@ def evaluate(
         return evaluate_folder(request, boundary=boundary, maps=maps)
     refuse(given, "prediction files", DENSE_ONLY)
     evaluate_files(request, convention=convention, group_quantiles=group_quantiles)
+
+
+def _calibrators(names: str, *, force: bool) -> "dict[str, Calibrator]":
+    from dualfocal.calibrators import make_calibrator, parse_methods
+
+    return {name: make_calibrator(name, force=force) for name in parse_methods(names)}

@@ -1,4 +1,1 @@
-"""Other frameworks and systems. A module needs the extra of its name, such as ``pip install "dualfocal[sql]"``.
-
-scikit-learn comes with dualfocal: ``dualfocal.integrations.sklearn`` needs no extra.
-"""
+"""Other frameworks and systems. A module needs the extra of its name, such as ``pip install "dualfocal[sql]"``."""

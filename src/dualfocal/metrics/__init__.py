@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from dualfocal._extras import import_extra
 from dualfocal.metrics.auroc import Auroc, AurocDifference, auroc, compare_auroc
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
@@ -96,6 +97,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:  # a streaming class: torchmetrics is imported only when one is used
+        import_extra("torchmetrics")
         from dualfocal.metrics import streaming
 
         return getattr(streaming, name)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dualfocal._extras import import_extra
 from dualfocal._table import quantity
 from dualfocal.metrics.rows import are_probabilities
 from dualfocal.predictions._formats.arrays import NpyFile, NpzFile
@@ -244,11 +245,10 @@ def _check_size(mask: Path, size: tuple[int, ...], predictions: tuple[int, ...])
 
 def _read_png(path: Path, predictions: tuple[int, ...]) -> NDArray[Any]:
     """Read the grey levels or palette indices of a mask; its size is checked before it is unpacked."""
-    import PIL.Image
-
+    pil = import_extra("PIL.Image")
     with one_line_errors(path), warnings.catch_warnings():
-        warnings.simplefilter("ignore", PIL.Image.DecompressionBombWarning)  # the size is checked here
-        with PIL.Image.open(path, formats=["PNG"]) as image:
+        warnings.simplefilter("ignore", pil.DecompressionBombWarning)  # the size is checked here
+        with pil.open(path, formats=["PNG"]) as image:
             _check_size(path, image.size[::-1], predictions)
             if image.mode not in GREY_MODES:
                 raise PredictionsError(

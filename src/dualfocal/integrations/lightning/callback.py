@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_choice, check_count, check_ignore_index
+from dualfocal._extras import how_to_install
 from dualfocal._files import check_readable
 from dualfocal.calibrators import TemperatureScaling, save_calibrator
 from dualfocal.integrations.lightning._kept_rows import KeptRows, gathered, num_processes
@@ -104,7 +105,7 @@ class CalibrationCallback(Callback):
         filename: str | None = "temperature.safetensors",
     ) -> None:
         if Callback is object:
-            raise ImportError('Lightning is not installed: pip install "dualfocal[lightning]"')
+            raise ImportError(how_to_install(ImportError(name="lightning")))
         check_count("num_bins", num_bins)
         check_count("max_samples", max_samples, 2)
         check_choice("input", input, (None, *INPUTS))

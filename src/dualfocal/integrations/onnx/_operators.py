@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from dualfocal.integrations.onnx._packages import require
+from dualfocal._extras import import_extra
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -32,7 +32,7 @@ def search_sorted(
     """
     if out_int32 or right or side not in (None, "left") or sorter is not None:
         raise ValueError("only torch.searchsorted(sorted_sequence, values) can be exported to ONNX")
-    op = require("onnxscript").opset18
+    op = import_extra("onnxscript").opset18
     num_knots = int(knots.shape[1])
     steps = num_knots.bit_length()
     missing = 2**steps - 1 - num_knots
@@ -52,6 +52,6 @@ def log_sigmoid(x: Any) -> Any:
 
     The translation of torch.onnx is log(sigmoid(x)), which is -inf below -745 and off by 0.001 at -30 in onnxruntime.
     """
-    op = require("onnxscript").opset18
+    op = import_extra("onnxscript").opset18
     zero, one = (op.CastLike(op.Constant(value_float=value), x) for value in (0.0, 1.0))
     return op.Sub(op.Min(x, zero), op.Log(op.Add(one, op.Exp(op.Neg(op.Abs(x))))))

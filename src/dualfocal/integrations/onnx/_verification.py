@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dualfocal._extras import import_extra
 from dualfocal.calibrators import CalibratedModel
 from dualfocal.integrations.onnx._inputs import SEED, Inputs
-from dualfocal.integrations.onnx._packages import require
 
 # Largest difference of a calibrated probability on equal logits, by dtype of the logits. The calibrator computes in
 # float64; results of all but float64 logits are then rounded to float32.
@@ -257,7 +257,7 @@ def _calibrator_graph(proto: Any) -> tuple[Any, str]:
 
     The inputs of the model remain inputs: the exporter takes the number of rows from them.
     """
-    utils = require("onnx.utils")
+    utils = import_extra("onnx.utils")
     [source] = [node for node in proto.graph.node if LOGITS in node.output]
     start = source.input[0] if source.op_type == "Identity" else LOGITS  # float64 logits are not converted
     names = dict.fromkeys([start, *(value.name for value in proto.graph.input)])
@@ -265,14 +265,14 @@ def _calibrator_graph(proto: Any) -> tuple[Any, str]:
 
 
 def _without_logits(proto: Any) -> Any:
-    file = require("onnx").ModelProto()
+    file = import_extra("onnx").ModelProto()
     file.CopyFrom(proto)
     del file.graph.output[1]
     return file
 
 
 def _session(proto: Any, path: Path) -> Any:
-    runtime = require("onnxruntime")
+    runtime = import_extra("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors only
     try:
@@ -294,10 +294,10 @@ def _run(session: Any, feed: Mapping[str, Tensor], path: Path) -> tuple[Tensor, 
 
 
 def _ort_value(tensor: Tensor) -> Any:
-    runtime = require("onnxruntime")
+    runtime = import_extra("onnxruntime")
     tensor = tensor.detach().cpu().contiguous()
     if tensor.dtype == torch.bfloat16:  # numpy has no such type
-        bits, kind = tensor.view(torch.int16).numpy(), require("onnx").TensorProto.BFLOAT16
+        bits, kind = tensor.view(torch.int16).numpy(), import_extra("onnx").TensorProto.BFLOAT16
         return runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, kind)
     return runtime.OrtValue.ortvalue_from_numpy(tensor.numpy())
 

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dualfocal._extras import import_extra
 from dualfocal._files import atomic_path, check_place
 from dualfocal._tensors import compute_dtype
 from dualfocal.calibrators import CalibratedModel, Calibrator
 from dualfocal.integrations._evaluation_mode import evaluation_mode
 from dualfocal.integrations.onnx._inputs import Inputs
 from dualfocal.integrations.onnx._operators import translations
-from dualfocal.integrations.onnx._packages import require
 from dualfocal.integrations.onnx._verification import LOGITS, OnnxAgreement, verify
 
 MOST_BYTES = 2**31 - 1  # of a protobuf message, so of an ONNX file without external data
@@ -65,8 +65,8 @@ def export_onnx(
     if path.suffix != ".onnx":
         raise ValueError(f"{path}: the name of the file must end in .onnx")
     check_place(path)
-    onnx = require("onnx")
-    require("onnxruntime")
+    onnx = import_extra("onnx")
+    import_extra("onnxruntime")
     if isinstance(model, Calibrator):
         model = CalibratedModel(nn.Identity(), model)
     if not isinstance(model, CalibratedModel):

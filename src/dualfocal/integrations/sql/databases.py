@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dualfocal._extras import how_to_install
+
 POSTGRESQL = ("postgresql://", "postgres://")
 LONGEST_MESSAGE = 2000
 
@@ -34,7 +36,7 @@ def open_database(place: str | None) -> Iterator[Connection]:
         else:
             import duckdb
     except ModuleNotFoundError as error:
-        raise DatabaseError(f'{error.name} is not installed: pip install "dualfocal[sql]"') from None
+        raise DatabaseError(how_to_install(error)) from None
     if place is not None and place.startswith(POSTGRESQL):
         with one_line_errors(psycopg.Error, place), psycopg.connect(place) as connection:
             connection.read_only = True

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
 from torch import Tensor
 
+from dualfocal._extras import import_extra
 from dualfocal._npz import NpzArchive, npy_num_bytes, read_npy, read_npy_header
 from dualfocal._sealed import DamagedFileError, check_sealed
 from dualfocal.predictions._formats.interface import (
@@ -224,7 +224,7 @@ class SafetensorsFile(SlicedFile):
         super().__init__(path, max_memory)
 
     def open(self) -> AbstractContextManager[Any]:
-        return safe_open(self.path, framework="pt")  # torch: numpy has no bfloat16
+        return import_extra("safetensors").safe_open(self.path, framework="pt")  # torch: numpy has no bfloat16
 
     def get(self, file: Any, name: str) -> Array:
         tensor: Array = file.get_tensor(name)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dualfocal._extras import import_extra
 from dualfocal.predictions._formats.interface import Column, Content, Look, Table, one_line_errors, shortened
 
 PARQUET_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
@@ -242,11 +243,7 @@ def _plain(array: NDArray[Any]) -> Column:
 
 
 def import_pyarrow() -> Any:
-    """Import pyarrow, an optional dependency."""
-    try:
-        import pyarrow.compute  # type: ignore[import-untyped]
-        import pyarrow.ipc  # type: ignore[import-untyped]
-        import pyarrow.parquet  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ImportError('needs pyarrow: pip install "dualfocal[parquet]"') from error
-    return pyarrow
+    """Import pyarrow, an optional dependency, with the modules that are used."""
+    for module in ("compute", "ipc", "parquet"):
+        import_extra(f"pyarrow.{module}")
+    return import_extra("pyarrow")

@@ -63,7 +63,7 @@ class EvalArchive:
             import pyarrow  # type: ignore[import-untyped]
         except ImportError:
             raise PredictionsError(
-                f"{self.path}: is packed by Zstandard, which needs pyarrow: pip install 'dualfocal[parquet]', or "
+                f"{self.path}: is packed by Zstandard, which needs pyarrow: pip install 'dualfocal[cli]', or "
                 "convert the log with `inspect log convert --to json`"
             ) from None
         with self.path.open("rb") as file:
