@@ -7,8 +7,8 @@ Takes about ten seconds on one core. The same steps on the command line:
 
     dualfocal evaluate test.npz
     dualfocal evaluate val.npz --calibrate temperature,ets,vector,beta
-    dualfocal calibrate val.npz --method vector --out cal.safetensors
-    dualfocal apply cal.safetensors test.npz --out calibrated.npz
+    dualfocal calibrate val.npz --method vector --out cal.npz
+    dualfocal apply cal.npz test.npz --out calibrated.npz
     dualfocal report test.npz calibrated.npz -o report.html
 
 Any framework works whose predictions become a NumPy array; only the lines marked "the model" change:
@@ -70,9 +70,9 @@ def main(folder: Path) -> None:
         return
     calibrator = make_calibrator(comparison.recommended).fit(val.values, val.target, input=val.input)
     calibrator.class_names = val.class_names
-    save_calibrator(calibrator, folder / "cal.safetensors")
+    save_calibrator(calibrator, folder / "cal.npz")
 
-    applied = apply_calibrator(load_calibrator(folder / "cal.safetensors"), test.values, test.target, input=test.input)
+    applied = apply_calibrator(load_calibrator(folder / "cal.npz"), test.values, test.target, input=test.input)
     print(applied.verdict())
     rewrite_predictions(folder / "calibrated.npz", test, applied.values)
 

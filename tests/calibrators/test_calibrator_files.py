@@ -4,12 +4,11 @@ import json
 import os
 import re
 
+import numpy as np
 import pytest
 import torch
 from calibrator_cases import NAMES, sample
 from case_loops import for_each
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 from dualfocal.calibrators import (
     Chain,
@@ -22,7 +21,8 @@ from dualfocal.calibrators import (
     make_calibrator,
     save_calibrator,
 )
-from dualfocal.calibrators.files import KEY
+
+ABOUT = "dualfocal_calibrator"
 
 LOGITS, TARGET = sample()
 NEW, _ = sample(50, seed=4)
@@ -36,7 +36,7 @@ def fitted(name: str = "vector"):
 def test_round_trip(name, tmp_path) -> None:
     calibrator = fitted(name)
     calibrator.class_names = ("cat", "dog", "Ünïcödé \u200b", "")
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c.npz"
     save_calibrator(calibrator, path)
     back = load_calibrator(str(path))
     assert type(back) is type(calibrator)
@@ -45,7 +45,7 @@ def test_round_trip(name, tmp_path) -> None:
     assert back.class_names == calibrator.class_names
     for z in (NEW, NEW.double()):
         assert torch.equal(back(z), calibrator(z))
-    assert os.listdir(tmp_path) == ["c.safetensors"]
+    assert os.listdir(tmp_path) == ["c.npz"]
 
 
 def test_options_come_back(tmp_path) -> None:
@@ -55,7 +55,7 @@ def test_options_come_back(tmp_path) -> None:
         HistogramBinning(9, bins="width", smoothing=0.5),
         IsotonicCalibration(smoothing=0.0),
     ).fit(LOGITS, TARGET)
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c.npz"
     save_calibrator(chain, path)
     back = load_calibrator(path)
     assert repr(back) == repr(chain)
@@ -67,8 +67,8 @@ def test_options_come_back(tmp_path) -> None:
 def test_without_a_report(tmp_path) -> None:
     bare = VectorScaling()
     bare.load_state_dict(fitted().state_dict())
-    save_calibrator(bare, tmp_path / "c.safetensors")
-    back = load_calibrator(tmp_path / "c.safetensors")
+    save_calibrator(bare, tmp_path / "c.npz")
+    back = load_calibrator(tmp_path / "c.npz")
     assert back.report is None
     assert back.class_names is None
     assert torch.equal(back(NEW), bare(NEW))
@@ -76,44 +76,45 @@ def test_without_a_report(tmp_path) -> None:
 
 def test_float32_buffers_come_back_with_the_same_output(tmp_path) -> None:
     narrow = fitted("isotonic").to(torch.float32)
-    save_calibrator(narrow, tmp_path / "c.safetensors")
-    assert torch.equal(load_calibrator(tmp_path / "c.safetensors")(NEW), narrow(NEW))
+    save_calibrator(narrow, tmp_path / "c.npz")
+    assert torch.equal(load_calibrator(tmp_path / "c.npz")(NEW), narrow(NEW))
 
 
 def test_unfitted_calibrators_and_bad_paths_are_refused(tmp_path) -> None:
     with pytest.raises(RuntimeError, match="not fitted"):
-        save_calibrator(VectorScaling(), tmp_path / "c.safetensors")
+        save_calibrator(VectorScaling(), tmp_path / "c.npz")
     for path in (tmp_path / "c.pt", tmp_path / "c"):
-        with pytest.raises(ValueError, match=rf"{re.escape(str(path))}: .* must end in \.safetensors"):
+        with pytest.raises(ValueError, match=rf"{re.escape(str(path))}: .* must end in \.npz"):
             save_calibrator(fitted(), path)
-        with pytest.raises(ValueError, match=rf"{re.escape(str(path))}: .* must end in \.safetensors"):
+        with pytest.raises(ValueError, match=rf"{re.escape(str(path))}: .* must end in \.npz"):
             load_calibrator(path)
     with pytest.raises(ValueError, match="there is no folder"):
-        save_calibrator(fitted(), tmp_path / "nowhere" / "c.safetensors")
+        save_calibrator(fitted(), tmp_path / "nowhere" / "c.npz")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_save_that_fails_leaves_the_earlier_file(tmp_path, monkeypatch) -> None:
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c.npz"
     save_calibrator(fitted(), path)
     before = path.read_bytes()
 
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    monkeypatch.setattr("numpy.savez", fail)
     with pytest.raises(OSError, match="disk full"):
         save_calibrator(fitted("temperature"), path)
     assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["c.safetensors"]
+    assert os.listdir(tmp_path) == ["c.npz"]
 
 
-def rewritten(path, *, about=None, state=None, metadata=None) -> None:
+def rewritten(path, *, about=None, text=None, state=None) -> None:
     """Write the file again with other contents."""
-    with safe_open(path, framework="pt") as file:
-        old = json.loads(file.metadata()[KEY])
-    state = load_file(path) if state is None else state
-    save_file(state, path, metadata=metadata or {KEY: json.dumps(old | (about or {}))})
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    old = json.loads(arrays.pop(ABOUT).item())
+    text = text or json.dumps(old | (about or {}))
+    np.savez(path, **{ABOUT: np.array(text)}, **(arrays if state is None else state))
 
 
 def not_finite() -> dict[str, torch.Tensor]:
@@ -124,13 +125,12 @@ def not_finite() -> dict[str, torch.Tensor]:
 
 BROKEN = {
     "schema": ({"about": {"schema": 2}}, "schema 2, .* reads schema 1"),
-    "predictions": ({"metadata": {"made_by": "x"}, "state": {"logits": LOGITS, "target": TARGET}}, "not a calibrator"),
     "nan": ({"state": not_finite()}, "must be finite"),
     "missing tensor": ({"state": {"bias": torch.zeros(4)}}, "damaged"),
     "strange tensor": ({"state": fitted().state_dict() | {"more": torch.zeros(4)}}, "damaged"),
     "empty tensors": ({"state": {"bias": torch.zeros(0), "weight": torch.zeros(0)}}, "damaged"),
-    "no JSON": ({"metadata": {KEY: "{"}}, "damaged"),
-    "a list": ({"metadata": {KEY: "[]"}}, "damaged"),
+    "no JSON": ({"text": "{"}, "damaged"),
+    "a list": ({"text": "[]"}, "damaged"),
     "unknown method": ({"about": {"calibrator": {"name": "Magic", "arguments": {}}}}, "damaged"),
     "unknown option": ({"about": {"calibrator": {"name": "VectorScaling", "arguments": {"x": 1}}}}, "damaged"),
     "bad option": ({"about": {"calibrator": {"name": "VectorScaling", "arguments": {"prior": -1}}}}, "damaged"),
@@ -143,7 +143,7 @@ BROKEN = {
 
 @for_each(case=BROKEN)
 def test_broken_files_are_named(case, tmp_path) -> None:
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c.npz"
     save_calibrator(fitted(), path)
     changes, message = BROKEN[case]
     rewritten(path, **changes)
@@ -152,7 +152,7 @@ def test_broken_files_are_named(case, tmp_path) -> None:
 
 
 def test_truncated_and_missing_files_are_named(tmp_path) -> None:
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c.npz"
     named = f"^{re.escape(str(path))}: "
     with pytest.raises(ValueError, match=f"{named}there is no such file"):
         load_calibrator(path)
@@ -164,6 +164,13 @@ def test_truncated_and_missing_files_are_named(tmp_path) -> None:
             load_calibrator(path)
     path.write_bytes(b"\xff" * 200)
     with pytest.raises(ValueError, match=named):
+        load_calibrator(path)
+    np.savez(path, logits=LOGITS, target=TARGET)
+    with pytest.raises(ValueError, match=f"{named}is not a calibrator"):
+        load_calibrator(path)
+    np.save(tmp_path / "array.npy", LOGITS)
+    (tmp_path / "array.npy").rename(path)
+    with pytest.raises(ValueError, match=f"{named}is damaged, or not a calibrator"):
         load_calibrator(path)
     path.unlink()
     path.mkdir()

@@ -101,7 +101,7 @@ def test_the_uncalibrated_ece_equals_the_metric() -> None:
 
 def test_options_of_numpy_are_saved_and_foreign_classes_refused(tmp_path) -> None:
     logits, target = drawn(100, 3)
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c.npz"
     save_calibrator(HistogramBinning(np.int64(5)).fit(logits, target), path)
     assert load_calibrator(path).num_bins == 5
 
@@ -117,7 +117,7 @@ def test_options_of_numpy_are_saved_and_foreign_classes_refused(tmp_path) -> Non
 def test_an_infinite_likelihood_is_saved(tmp_path) -> None:
     logits, target = drawn(100, 3)
     logits[0, target[0]] = -torch.inf
-    path = tmp_path / "c.safetensors"
+    path = tmp_path / "c.npz"
     calibrator = PlattScaling().fit(logits, target)
     assert calibrator.report.nll_before == np.inf
     save_calibrator(calibrator, path)
@@ -127,12 +127,12 @@ def test_an_infinite_likelihood_is_saved(tmp_path) -> None:
 @for_each(labelled=[True, False])
 def test_apply_refuses_rows_without_a_finite_calibrated_value(tmp_path, capsys, labelled) -> None:
     logits, target = drawn(100, 3)
-    save_calibrator(MatrixScaling().fit(logits, target), tmp_path / "c.safetensors")
+    save_calibrator(MatrixScaling().fit(logits, target), tmp_path / "c.npz")
     logits[7, 2], target[7] = -torch.inf, 0
     arrays = {"logits": logits.numpy(), **({"target": target.numpy()} if labelled else {})}
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(SystemExit) as ended:
-        main(["apply", str(tmp_path / "c.safetensors"), str(tmp_path / "a.npz"), "--out", str(tmp_path / "b.npz")])
+        main(["apply", str(tmp_path / "c.npz"), str(tmp_path / "a.npz"), "--out", str(tmp_path / "b.npz")])
     assert ended.value.code == 2
     assert "row 7 has no finite" in capsys.readouterr().err
     assert not (tmp_path / "b.npz").exists()
@@ -141,9 +141,9 @@ def test_apply_refuses_rows_without_a_finite_calibrated_value(tmp_path, capsys, 
 @for_each(command=["calibrate", "apply"])
 def test_labels_of_another_shape_are_one_line(tmp_path, capsys, command) -> None:
     np.savez(tmp_path / "a.npz", logits=np.random.randn(8, 3, 4, 5), target=np.zeros(8, dtype=np.int64))
-    save_calibrator(TemperatureScaling().fit(*drawn(100, 3)), tmp_path / "c.safetensors")
-    arguments = [tmp_path / "c.safetensors", tmp_path / "a.npz"] if command == "apply" else [tmp_path / "a.npz"]
-    out = "b.npz" if command == "apply" else "d.safetensors"
+    save_calibrator(TemperatureScaling().fit(*drawn(100, 3)), tmp_path / "c.npz")
+    arguments = [tmp_path / "c.npz", tmp_path / "a.npz"] if command == "apply" else [tmp_path / "a.npz"]
+    out = "b.npz" if command == "apply" else "d.npz"
     with pytest.raises(SystemExit) as ended:
         main([command, *map(str, arguments), "--target", "target", "--out", str(tmp_path / out)])
     assert ended.value.code == 2
@@ -154,5 +154,5 @@ def test_reports_are_strict_json(tmp_path, capsys) -> None:
     logits, target = drawn(100, 3)
     np.savez(tmp_path / "a.npz", logits=logits.numpy(), target=target.numpy())
     with pytest.raises(SystemExit):
-        main(["calibrate", str(tmp_path / "a.npz"), "--out", str(tmp_path / "c.safetensors"), "--json"])
+        main(["calibrate", str(tmp_path / "a.npz"), "--out", str(tmp_path / "c.npz"), "--json"])
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["converged"] is True

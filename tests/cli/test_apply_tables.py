@@ -23,11 +23,11 @@ def _calibrator(_folder):
     generator = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(200, 3, generator=generator)
     target = torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
-    save_calibrator(TemperatureScaling().fit(logits, target), "cal.safetensors")
+    save_calibrator(TemperatureScaling().fit(logits, target), "cal.npz")
 
 
 def expected(logits: np.ndarray = LOGITS) -> np.ndarray:
-    return load_calibrator("cal.safetensors")(torch.from_numpy(logits)).numpy()
+    return load_calibrator("cal.npz")(torch.from_numpy(logits)).numpy()
 
 
 def columns_of(path: str) -> dict[str, list[Any]]:
@@ -61,7 +61,7 @@ OTHERS = {
 def test_every_other_column_stays(run, suffix, target_suffix):
     columns = {"id": OTHERS["id"], "logit_1": LOGITS[:, 1], "logit_0": LOGITS[:, 0], "hospital": OTHERS["hospital"]}
     columns |= {"logit_2": LOGITS[:, 2], "y_true": [0, 2, 2, 1], "week": OTHERS["week"]}
-    run("apply", "cal.safetensors", write(f"in{suffix}", columns), "--out", f"out{target_suffix}")
+    run("apply", "cal.npz", write(f"in{suffix}", columns), "--out", f"out{target_suffix}")
     got = columns_of(f"out{target_suffix}")
     assert list(got) == list(columns)
     for name in ("id", "hospital"):
@@ -80,7 +80,7 @@ def test_numbers_of_a_csv_are_numbers_in_a_parquet_if_nothing_is_lost(run):
     numbers = {"week": [1, 20, 3, -4], "age": [67.59351258646508, 3, 0.5, -1e-05]}
     texts = {"id": ["007", "8", "9", "10"], "code": ["1e5", "2", "3", "4"], "version": ["1.1", "1.10", "1.2", "1.3"]}
     write("in.csv", {**numbers, **texts, **{f"logit_{k}": LOGITS[:, k] for k in range(3)}})
-    run("apply", "cal.safetensors", "in.csv", "--out", "out.parquet")
+    run("apply", "cal.npz", "in.csv", "--out", "out.parquet")
     got = columns_of("out.parquet")
     assert {name: got[name] for name in (*numbers, *texts)} == numbers | texts
 
@@ -89,20 +89,20 @@ def test_numbers_of_a_csv_are_numbers_in_a_parquet_if_nothing_is_lost(run):
 def test_percent_stays_percent(run, refused, suffix):
     probs = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
     write("in.csv", {f"prob_{k}": 100 * probs[:, k] for k in range(3)})
-    out, _ = run("apply", "cal.safetensors", "in.csv", "--percent", "--out", f"out{suffix}")
+    out, _ = run("apply", "cal.npz", "in.csv", "--percent", "--out", f"out{suffix}")
     assert f"Saved: out{suffix} (in percent" in out
     values = load_predictions(f"out{suffix}", labels=False).values
     torch.testing.assert_close(values, 100 * torch.from_numpy(expected(np.log(probs))).softmax(1))
     write("in.csv", {f"prob_{k}": probs[:, k] for k in range(3)})
     assert "they sum to 1: leave out --percent" in refused(
-        "apply", "cal.safetensors", "in.csv", "--percent", "--out", "again.csv"
+        "apply", "cal.npz", "in.csv", "--percent", "--out", "again.csv"
     )
 
 
 def test_more_rows_than_are_text_at_one_time(run, monkeypatch):
     monkeypatch.setattr("dualfocal.predictions.saving.BLOCK", 3)
     write("in.csv", {"id": list("abcd"), **{f"logit_{k}": LOGITS[:, k] for k in range(3)}})
-    run("apply", "cal.safetensors", "in.csv", "--out", "out.csv")
+    run("apply", "cal.npz", "in.csv", "--out", "out.csv")
     assert torch.equal(load_predictions("out.csv", labels=False).values, torch.from_numpy(expected()))
 
 
@@ -113,21 +113,21 @@ def test_types_and_gaps_of_a_parquet_stay(run):
         "ward": pa.array(["a", "b", "a", None]).dictionary_encode(),
     }
     write("in.parquet", {"logits": list(LOGITS.astype(np.float32)), **kinds})
-    run("apply", "cal.safetensors", "in.parquet", "--out", "out.parquet")
+    run("apply", "cal.npz", "in.parquet", "--out", "out.parquet")
     got = pq.read_table("out.parquet")
     assert got.column_names == ["logits", *kinds]
     for name, column in kinds.items():
         assert got[name].combine_chunks().equals(column)
     values = load_predictions("out.parquet", labels=False).values
     assert torch.equal(values, torch.from_numpy(expected(LOGITS.astype(np.float32))))
-    run("apply", "cal.safetensors", "in.parquet", "--out", "out.csv")  # which has no lists
+    run("apply", "cal.npz", "in.parquet", "--out", "out.csv")  # which has no lists
     assert list(columns_of("out.csv")) == ["logit_0", "logit_1", "logit_2", *kinds]
     assert columns_of("out.csv")["flag"] == ["True", "", "False", "True"]
 
 
 def test_lists_that_find_their_place_taken(refused):
     write("in.parquet", {"logits": list(LOGITS), "logit_1": [1, 2, 3, 4]})
-    line = refused("apply", "cal.safetensors", "in.parquet", "--logits", "logits", "--out", "out.csv")
+    line = refused("apply", "cal.npz", "in.parquet", "--logits", "logits", "--out", "out.csv")
     assert line.startswith("out.csv: the new values need a column 'logit_1'")
     assert not Path("out.csv").exists()
 
@@ -137,7 +137,7 @@ def test_columns_given_by_a_list_keep_their_places(run):
     columns = {"emu": probs[:, 2], "cat": probs[:, 0], "dog": probs[:, 1], "species": ["cat", "emu", "emu", "dog"]}
     write("in.csv", columns)
     options = ["--probs", "cat,dog,emu", "--target", "species"]
-    out, err = run("apply", "cal.safetensors", "in.csv", *options, "--out", "out.csv")
+    out, err = run("apply", "cal.npz", "in.csv", *options, "--out", "out.csv")
     assert "by name (0 = cat, 1 = dog, 2 = emu)" in err
     assert "after" in out
     got = columns_of("out.csv")
@@ -151,23 +151,23 @@ def test_columns_given_by_a_list_keep_their_places(run):
 def test_one_score_of_a_packed_table(run):
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(200, generator=generator)
-    save_calibrator(TemperatureScaling().fit(scores, torch.bernoulli(scores.sigmoid()).long()), "cal.safetensors")
+    save_calibrator(TemperatureScaling().fit(scores, torch.bernoulli(scores.sigmoid()).long()), "cal.npz")
     Path("in.csv.gz").write_bytes(gzip.compress(b"id,score,outcome\na,0.25,no\nb,0.75,yes\n\nc,0.5,yes\n"))
     options = ["--probs", "score", "--target", "outcome", "--positive", "yes"]
-    out, _ = run("apply", "cal.safetensors", "in.csv.gz", *options, "--out", "out.csv")
+    out, _ = run("apply", "cal.npz", "in.csv.gz", *options, "--out", "out.csv")
     assert "before" in out
     got = columns_of("out.csv")
     assert (got["id"], got["outcome"]) == (list("abc"), ["no", "yes", "yes"])
-    temperature = float(load_calibrator("cal.safetensors").temperature)
+    temperature = float(load_calibrator("cal.npz").temperature)
     assert float(got["score"][1]) == pytest.approx(1 / (1 + (1 / 3) ** (1 / temperature)), rel=1e-6)
     assert load_predictions("out.csv", probs="score", target="outcome", positive="yes").target.tolist() == [0, 1, 1]
 
 
 def test_arrays_are_written_as_ever(run):
     np.savez("in.npz", logits=LOGITS, target=np.array([0, 2, 2, 1]), id=np.arange(4))
-    run("apply", "cal.safetensors", "in.npz", "--out", "out.csv")
+    run("apply", "cal.npz", "in.npz", "--out", "out.csv")
     assert list(columns_of("out.csv")) == ["logit_0", "logit_1", "logit_2", "target"]
-    run("apply", "cal.safetensors", "out.csv", "--out", "out.npz")
+    run("apply", "cal.npz", "out.csv", "--out", "out.npz")
     with np.load("out.npz") as file:
         assert sorted(file) == ["logits", "target"]
 
@@ -187,19 +187,19 @@ def test_arrays_are_written_as_ever(run):
 )
 def test_labels_that_cannot_be_used_are_none(run, record, refused, labels, why):
     np.savez("in.npz", logits=LOGITS, y=labels)
-    out, err = run("apply", "cal.safetensors", "in.npz", "--out", "out.npz")
+    out, err = run("apply", "cal.npz", "in.npz", "--out", "out.npz")
     assert why in err.splitlines()[-1]
     assert out == "0 of 4 predicted classes changed.\nSaved: out.npz\n"
     got = load_predictions("out.npz", labels=False)
     assert torch.equal(got.values, torch.from_numpy(expected()))
     assert got.labels is None
-    assert not {"before", "after"} & record("apply", "cal.safetensors", "in.npz", "--out", "out.npz").keys()
+    assert not {"before", "after"} & record("apply", "cal.npz", "in.npz", "--out", "out.npz").keys()
     Path("out.npz").unlink()
-    assert why in refused("apply", "cal.safetensors", "in.npz", "--target", "y", "--out", "out.npz")
+    assert why in refused("apply", "cal.npz", "in.npz", "--target", "y", "--out", "out.npz")
 
 
 def test_unusable_labels_of_a_table_stay_in_it(run):
     columns = {f"logit_{k}": LOGITS[:, k] for k in range(3)} | {"label": ["good", "", "bad", "good"]}
-    _, err = run("apply", "cal.safetensors", write("in.csv", columns), "--out", "out.csv")
+    _, err = run("apply", "cal.npz", write("in.csv", columns), "--out", "out.csv")
     assert ", no labels ('label' cannot be used: column 'label' is empty in line 3; 1 of 4 rows " in err
     assert columns_of("out.csv")["label"] == columns["label"]

@@ -45,7 +45,7 @@ def test_a_sharpened_model_is_worse_but_makes_the_same_errors(run):
     verdict = out.splitlines()[-1]
     assert re.fullmatch(
         r"B has the lower NLL, by [\d.]+ nats \([\d.]+ to [\d.]+\); error not significantly different; "
-        r"B has the lower calibration error, by [\d.]+ points \([\d.]+ to [\d.]+\) \(90 % intervals, N = 500\)\.",
+        r"B has the lower debiased RMS error, by [\d.]+ points \([\d.]+ to [\d.]+\) \(90 % intervals, N = 500\)\.",
         verdict,
     )
     size, low, high = map(float, re.findall(r"\d+\.\d{4}", verdict))

@@ -76,9 +76,9 @@ def test_calibrate_and_apply(run, record):
     logits, target = drawn(sharpness=3.0)
     columns = {"id": np.arange(200)} | {f"prob_{NAMES[i]}": 1 / (1 + np.exp(-logits[:, i])) for i in range(3)}
     write_csv("val.csv", columns | {f"label_{NAMES[i]}": target[:, i] for i in range(3)})
-    report = record("calibrate", "val.csv", "--task", "multilabel", "--method", "platt", "--out", "cal.safetensors")
+    report = record("calibrate", "val.csv", "--task", "multilabel", "--method", "platt", "--out", "cal.npz")
     assert report["nll_after"] < report["nll_before"]
-    out, err = run("apply", "cal.safetensors", "val.csv", "--out", "new.csv")
+    out, err = run("apply", "cal.npz", "val.csv", "--out", "new.csv")
     assert "was fitted on these data" in err
     assert "before" in out
     assert "Better than without the calibrator: NLL from" in out
@@ -87,7 +87,7 @@ def test_calibrate_and_apply(run, record):
     assert torch.equal(old.target, new.target)
     loss = torch.nn.functional.binary_cross_entropy(new.values, new.target.double()).item()
     assert loss == pytest.approx(report["nll_after"], rel=1e-6)
-    run("apply", "cal.safetensors", "val.csv", "--out", "new.npz", "--target", "label")
+    run("apply", "cal.npz", "val.csv", "--out", "new.npz", "--target", "label")
     arrays = load_multilabel_predictions("new.npz")
     torch.testing.assert_close(arrays.values, new.values)
     assert torch.equal(arrays.target, old.target)
@@ -99,9 +99,9 @@ def test_verdict_of_apply_is_about_paired_differences_of_samples(record):
     logits, target = drawn(sharpness=3.0)
     target[:20, 1] = -100
     write_csv("val.csv", {f"logit_{i}": logits[:, i] for i in range(3)} | {f"y_{i}": target[:, i] for i in range(3)})
-    record("calibrate", "val.csv", "--task", "multilabel", "--out", "cal.safetensors")
+    record("calibrate", "val.csv", "--task", "multilabel", "--out", "cal.npz")
     np.savez("other.npz", logits=logits / 3, target=target)  # already calibrated
-    content = record("apply", "cal.safetensors", "other.npz", "--out", "new.npz")
+    content = record("apply", "cal.npz", "other.npz", "--out", "new.npz")
     assert content["worse"]
     assert content["verdict"].startswith("Worse than without the calibrator")
     new, keep = load_multilabel_predictions("new.npz").values.numpy(), target != -100

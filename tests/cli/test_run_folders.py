@@ -25,7 +25,7 @@ COMMANDS = (
     ("compare", "RUN", "runs/a"),
     ("compare", "runs/a", "RUN"),
     ("calibrate", "RUN", "--out", "out.safetensors"),
-    ("apply", "cal.safetensors", "RUN", "--out", "out.npz"),
+    ("apply", "cal.npz", "RUN", "--out", "out.npz"),
 )
 
 
@@ -188,19 +188,19 @@ def test_compare_reads_runs_like_files_of_their_logits(record, run):
 
 def test_calibrate_reads_the_validation_split_and_apply_the_test_split(run, record):
     result = Run("runs/a").result.calibrated["temperature"].to_dict()
-    out, err = run("calibrate", "runs/a", "--out", "cal.safetensors")
+    out, err = run("calibrate", "runs/a", "--out", "cal.npz")
     assert err == f"runs/a: {TAKEN.format('val', 200)}\n"
     assert out.startswith(f"T = {result['temperature']:.4f}\n200 samples, 10 classes: NLL ")
-    temperature = load_calibrator("cal.safetensors").temperature
+    temperature = load_calibrator("cal.npz").temperature
     assert float(temperature) == result["temperature"]
 
-    out, err = run("apply", "cal.safetensors", "runs/a", "--out", "scaled.npz")
+    out, err = run("apply", "cal.npz", "runs/a", "--out", "scaled.npz")
     assert err == f"runs/a: {TAKEN.format('test', 997)}\n"
     assert out.endswith("0 of 997 predicted classes changed.\nSaved: scaled.npz\n")
     arrays, got = load_file("runs/a/predictions.safetensors"), load_predictions("scaled.npz")
     assert torch.equal(got.target, arrays["test_target"])
-    assert torch.equal(got.values, load_calibrator("cal.safetensors")(arrays["test_logits"]))
-    run("apply", "cal.safetensors", "runs/a", "--out", "scaled.csv")  # classes named 0 to 9 are read back as such
+    assert torch.equal(got.values, load_calibrator("cal.npz")(arrays["test_logits"]))
+    run("apply", "cal.npz", "runs/a", "--out", "scaled.csv")  # classes named 0 to 9 are read back as such
     assert torch.equal(load_predictions("scaled.csv").target, arrays["test_target"])
     [of_file] = record("evaluate", "scaled.npz")["files"]
     assert {name: of_file[name] for name in result["test"]} == result["test"]
@@ -209,16 +209,16 @@ def test_calibrate_reads_the_validation_split_and_apply_the_test_split(run, reco
 @pytest.mark.filterwarnings("ignore:there is no validation split")
 def test_calibrate_never_falls_back_to_the_test_split(refused):
     train(preset("digits", ["epochs=1", "data.val_size=0"]), "runs/c", progress=False)
-    line = refused("calibrate", "runs/c", "--out", "cal.safetensors")
+    line = refused("calibrate", "runs/c", "--out", "cal.npz")
     assert line.startswith("runs/c/predictions.safetensors: has no split 'val' (it holds the splits test)")
-    assert not Path("cal.safetensors").exists()
+    assert not Path("cal.npz").exists()
 
 
 # --- refusals ---
 
 
 def test_runs_without_good_predictions_are_refused(run, refused):
-    run("calibrate", "runs/a", "--out", "cal.safetensors")
+    run("calibrate", "runs/a", "--out", "cal.npz")
     shutil.copytree("runs/b", "runs/damaged")
     Path("runs/damaged/predictions.safetensors").write_bytes(b"no tensors")
     stop("runs/b")
@@ -238,9 +238,9 @@ def test_runs_without_good_predictions_are_refused(run, refused):
 
 def test_the_class_names_of_the_data_stay_with_the_predictions(run, pets):
     assert Reading(split="val").load(pets).class_names == ("cat", "dog", "emu")
-    run("calibrate", "pets", "--out", "cal.safetensors")
-    assert load_calibrator("cal.safetensors").class_names == ("cat", "dog", "emu")
-    run("apply", "cal.safetensors", "pets", "--out", "scaled.csv")
+    run("calibrate", "pets", "--out", "cal.npz")
+    assert load_calibrator("cal.npz").class_names == ("cat", "dog", "emu")
+    run("apply", "cal.npz", "pets", "--out", "scaled.csv")
     with open("scaled.csv", newline="") as file:
         headings, *rows = csv.reader(file)
     assert headings == ["logit_cat", "logit_dog", "logit_emu", "target"]

@@ -763,18 +763,16 @@ def calibrate(rec: Recording) -> None:
     from dualfocal.calibrators import CALIBRATORS
 
     for name in (*CALIBRATORS, "temperature+isotonic", "vector+beta"):
-        fitted = f"cal-{name}.safetensors"
+        fitted = f"cal-{name}.npz"
         rec.command(f"fit/{name}", "calibrate", "split.npz", "--split", "val", "--method", name, "--out", fitted)
         rec.file(f"file/{name}", Path(fitted))
         rec.command(f"apply/{name}", "apply", fitted, "split.npz", "--split", "test", "--out", f"new-{name}.npz")
         rec.file(f"applied/{name}", Path(f"new-{name}.npz"))
-    rec.command(
-        "fit/probs", "calibrate", "words.csv", "--probs", "ant,bee,cat,dog,eel", "--out", "cal-words.safetensors"
-    )
-    rec.command("fit/many", "calibrate", "many.npz", "--method", "vector", "--out", "cal-many.safetensors")
+    rec.command("fit/probs", "calibrate", "words.csv", "--probs", "ant,bee,cat,dog,eel", "--out", "cal-words.npz")
+    rec.command("fit/many", "calibrate", "many.npz", "--method", "vector", "--out", "cal-many.npz")
     rec.command("fit/refused", "calibrate", "many.npz", "--method", "matrix", "--out", "no.safetensors", expected=2)
     one = ("--probs", "score", "--target", "outcome")
-    rec.command("fit/binary", "calibrate", "binary.csv", *one, "--method", "platt", "--out", "cal-binary.safetensors")
+    rec.command("fit/binary", "calibrate", "binary.csv", *one, "--method", "platt", "--out", "cal-binary.npz")
     rec.command(
         "fit/ignored",
         "calibrate",
@@ -784,25 +782,25 @@ def calibrate(rec: Recording) -> None:
         "--method",
         "ets",
         "--out",
-        "cal-i.safetensors",
+        "cal-i.npz",
     )
     cases: dict[str, tuple[object, ...]] = {
-        "csv": ("cal-vector.safetensors", "five.csv", "--out", "table.csv"),
-        "parquet": ("cal-isotonic.safetensors", "five.parquet", "--out", "table.parquet"),
-        "csv-to-parquet": ("cal-beta.safetensors", "five.csv", "--out", "crossed.parquet"),
-        "safetensors": ("cal-ets.safetensors", "half.safetensors", "--out", "table.safetensors"),
-        "npz-to-csv": ("cal-temperature.safetensors", "five64.npz", "--out", "from_npz.csv"),
-        "probs": ("cal-dirichlet.safetensors", "probs.npz", "--out", "probs_out.npz"),
-        "words": ("cal-words.safetensors", "words.csv", "--probs", "ant,bee,cat,dog,eel", "--out", "words_out.csv"),
-        "unlabelled": ("cal-platt.safetensors", "unlabelled.npz", "--out", "unlabelled_out.npz"),
-        "binary": ("cal-binary.safetensors", "binary.csv", *one, "--out", "binary_out.csv"),
-        "many": ("cal-many.safetensors", "many.npz", "--out", "many_out.npz"),
+        "csv": ("cal-vector.npz", "five.csv", "--out", "table.csv"),
+        "parquet": ("cal-isotonic.npz", "five.parquet", "--out", "table.parquet"),
+        "csv-to-parquet": ("cal-beta.npz", "five.csv", "--out", "crossed.parquet"),
+        "safetensors": ("cal-ets.npz", "half.safetensors", "--out", "table.safetensors"),
+        "npz-to-csv": ("cal-temperature.npz", "five64.npz", "--out", "from_npz.csv"),
+        "probs": ("cal-dirichlet.npz", "probs.npz", "--out", "probs_out.npz"),
+        "words": ("cal-words.npz", "words.csv", "--probs", "ant,bee,cat,dog,eel", "--out", "words_out.csv"),
+        "unlabelled": ("cal-platt.npz", "unlabelled.npz", "--out", "unlabelled_out.npz"),
+        "binary": ("cal-binary.npz", "binary.csv", *one, "--out", "binary_out.csv"),
+        "many": ("cal-many.npz", "many.npz", "--out", "many_out.npz"),
     }
     for label, arguments in cases.items():
         rec.command(f"apply/{label}", "apply", *arguments)
         rec.file(f"applied/{label}", Path(str(arguments[-1])))
-    rec.printed("text/fit", "calibrate", "five.npz", "--out", "cal-text.safetensors")
-    rec.printed("text/apply", "apply", "cal-vector.safetensors", "five.npz", "--out", "text_out.npz")
+    rec.printed("text/fit", "calibrate", "five.npz", "--out", "cal-text.npz")
+    rec.printed("text/apply", "apply", "cal-vector.npz", "five.npz", "--out", "text_out.npz")
 
 
 def saved_calibrators(rec: Recording) -> None:

@@ -23,7 +23,7 @@ ROOM = 250_000_000  # bytes of memory that a process may take for a bomb, beyond
 CHILD = """
 import contextlib, io, json, re, resource, sys
 from pathlib import Path
-import dualfocal.predictions.reading, dualfocal.metrics, dualfocal.calibrators, pyarrow.parquet, pyarrow.compute, pyarrow.ipc
+import dualfocal.predictions, dualfocal.metrics, dualfocal.calibrators, pyarrow.parquet, pyarrow.compute, pyarrow.ipc
 from dualfocal.cli import main
 
 results = []
@@ -103,13 +103,13 @@ def test_every_command_that_reads_predictions_has_the_limit(name, tmp_path, caps
     monkeypatch.chdir(tmp_path)
     for file in ("a.npz", "b.npz"):
         npz()(Path(file))
-    save_calibrator(TemperatureScaling().fit(torch.tensor(LOGITS), torch.tensor(TARGET)), "cal.safetensors")
+    save_calibrator(TemperatureScaling().fit(torch.tensor(LOGITS), torch.tensor(TARGET)), "cal.npz")
     arguments = {
         "evaluate": ["a.npz"],
         "report": ["a.npz", "-o", "page.html"],
         "compare": ["a.npz", "b.npz"],
-        "calibrate": ["a.npz", "--out", "new.safetensors"],
-        "apply": ["cal.safetensors", "a.npz", "--out", "new.npz"],
+        "calibrate": ["a.npz", "--out", "new.npz"],
+        "apply": ["cal.npz", "a.npz", "--out", "new.npz"],
         "monitor": ["state.json", "a.npz"],
     }
     with pytest.raises(SystemExit) as ended:

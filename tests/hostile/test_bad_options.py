@@ -25,7 +25,7 @@ CHOICE = ("", "x", "\x1b[31m", LONG)
 PICTURE = ("x", "x.gif", "/", "nope/x.png", "\0.png")
 
 EVALUATE, COMPARE, REPORT = ["evaluate", "a.npz"], ["compare", "a.npz", "a.npz"], ["report", "a.npz"]
-CALIBRATE, APPLY = ["calibrate", "a.npz", "--out", "c.safetensors"], ["apply", "a.npz", "a.npz", "--out", "o.npz"]
+CALIBRATE, APPLY = ["calibrate", "a.npz", "--out", "c.npz"], ["apply", "a.npz", "a.npz", "--out", "o.npz"]
 MONITOR = ["monitor", "s.json", "a.npz"]
 TRAIN, STUDY = ["train", "digits", "--out", "r"], ["study", "--out", "s"]
 THEORY, REPRODUCE = ["paper", "theory"], ["paper", "reproduce", "table1", "--dry-run"]
@@ -51,7 +51,7 @@ TABLE = [
     (REPORT, "--calibrators", ("", "x", ",", "temperature+" * 500)),
     (REPORT, "--out", ("/", "\0.html", LONG, "nope/x.html")),
     (CALIBRATE, "--method", ("", "x", "+", "temperature+" * 500, "\0")),
-    (CALIBRATE, "--out", ("c.pt", "/", "\0.safetensors", f"{LONG}.safetensors")),
+    (CALIBRATE, "--out", ("c.pt", "/", "\0.npz", f"{LONG}.npz")),
     (APPLY, "--out", ("o.pt", "/", "\0.npz", "a.npz")),
     *((MONITOR, option, COUNT) for option in ("--num-bins", "--cluster-size")),
     (MONITOR, "--tolerance", ("nan", "inf", "-inf", "1", "-1", "1e400", "x", "")),

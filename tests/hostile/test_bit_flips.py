@@ -162,7 +162,7 @@ def test_predictions_with_class_names(tmp_path) -> None:
 
 
 def test_a_calibrator(tmp_path) -> None:
-    path = tmp_path / "calibrator.safetensors"
+    path = tmp_path / "calibrator.npz"
     logits, target = torch.randn(60, 3), torch.arange(60) % 3
     save_calibrator(VectorScaling().fit(logits, target), path)
 

@@ -116,7 +116,7 @@ def test_each_checkpoint_has_the_temperature_of_its_weights(fitted):
 
 
 def test_the_last_calibrator_is_saved_beside_the_checkpoints(fitted):
-    calibrator = load_calibrator(fitted["folder"] / "temperature.safetensors")
+    calibrator = load_calibrator(fitted["folder"] / "temperature.npz")
     assert float(calibrator.temperature) == fitted["recorder"].epochs[-1][1]
     assert calibrator.report.num_samples == NUM_VALIDATION
 
@@ -161,7 +161,7 @@ def test_few_samples_are_a_warning_at_the_end(tmp_path):
     )
     with pytest.warns(UserWarning, match=r"10 samples.*at least 20"):
         run.fit(Noisy(), *loaders())
-    assert len(list(tmp_path.rglob("temperature.safetensors"))) == 1
+    assert len(list(tmp_path.rglob("temperature.npz"))) == 1
 
 
 @pytest.mark.filterwarnings("ignore:.*defined a .validation_step. but have no")
@@ -268,7 +268,7 @@ def test_the_second_of_two_data_loaders_can_be_chosen(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"filename": "t.pt"}, "end in .safetensors, got 't.pt'"),
+        ({"filename": "t.pt"}, "end in .npz, got 't.pt'"),
         ({"max_samples": 1}, "max_samples must be at least 2, got 1"),
         ({"num_bins": 0}, "num_bins must be at least 1"),
         ({"input": "probabilities"}, "input must be one of"),
@@ -392,7 +392,7 @@ def test_the_streaming_metrics_of_two_processes_are_those_of_the_functions(pair)
 
 def test_two_processes_fit_and_save_the_same_temperature(pair):
     assert pair[0]["temperature"] == pair[1]["temperature"]
-    [file] = Path(pair[0]["folder"]).glob("*.safetensors")
+    [file] = Path(pair[0]["folder"]).glob("*.npz")
     calibrator = load_calibrator(file)
     assert float(calibrator.temperature) == pair[0]["temperature"]
     assert calibrator.report.num_samples == NUM_VALIDATION

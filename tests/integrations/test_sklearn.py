@@ -44,7 +44,7 @@ def test_the_page_runs_and_its_numbers_are_those_of_the_code(
     assert len(printed) == 8
     np.testing.assert_allclose(np.array(printed, float), np.array(shown, float), atol=0.02)  # other platforms round
     assert (tmp_path / "sklearn-reliability.png").stat().st_size > 10_000
-    assert load_calibrator(tmp_path / "cal.safetensors").class_names == tuple(sorted(names["names"]))
+    assert load_calibrator(tmp_path / "cal.npz").class_names == tuple(sorted(names["names"]))
 
 
 def test_the_example_with_files_calibrates_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

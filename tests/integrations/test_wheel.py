@@ -236,8 +236,8 @@ def test_without_an_extra_the_error_names_it(installation: Installation) -> None
 
 
 def parquet(user: Installation) -> None:
-    user.run("dualfocal", "calibrate", "p.npz", "--out", "t.safetensors")
-    user.run("dualfocal", "apply", "t.safetensors", "p.npz", "--out", "p.parquet")
+    user.run("dualfocal", "calibrate", "p.npz", "--out", "t.npz")
+    user.run("dualfocal", "apply", "t.npz", "p.npz", "--out", "p.parquet")
     assert json.loads(user.run("dualfocal", "evaluate", "p.parquet", "--json"))
 
 

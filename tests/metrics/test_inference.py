@@ -238,7 +238,7 @@ def test_comparison_finds_the_better_model() -> None:
         assert result.differences[name].high < 0, name
     assert not result.differences["error"].significant
     assert "B has the lower NLL" in result.verdict()
-    assert "B has the lower calibration error" in result.verdict()
+    assert "B has the lower debiased RMS error" in result.verdict()
     assert "error not significantly different" in result.verdict()
     swapped = M.compare((a / 1.5).softmax(1), a, target, input=("probs", "logits"))
     assert "A has the lower NLL" in swapped.verdict()

@@ -163,8 +163,8 @@ def test_a_given_calibrator_is_copied() -> None:
 
 def test_the_fitted_calibrator_can_be_saved_with_its_class_names(tmp_path: Path) -> None:
     wrapped = ProbabilityCalibrator("vector").fit(PROBS, np.array(["ant", "bee", "cat"])[TARGET])
-    save_calibrator(wrapped.calibrator_, tmp_path / "cal.safetensors")
-    loaded = load_calibrator(tmp_path / "cal.safetensors")
+    save_calibrator(wrapped.calibrator_, tmp_path / "cal.npz")
+    loaded = load_calibrator(tmp_path / "cal.npz")
     assert loaded.class_names == ("ant", "bee", "cat")
     assert torch.equal(loaded(PROBS, input="probs"), wrapped.calibrator_(PROBS, input="probs"))
     assert ProbabilityCalibrator().fit(PROBS, TARGET).calibrator_.class_names is None

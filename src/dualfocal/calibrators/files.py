@@ -1,34 +1,51 @@
-"""Save and load calibrators: one ``.safetensors`` file with the parameters, the options and the report of the fit."""
+"""Save and load calibrators: one ``.npz`` file with the parameters, the options and the report of the fit.
+
+The checksums of the format, one for each array, find every flipped bit.
+"""
 
 import json
 import os
+import zipfile
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._files import atomic_path
-from dualfocal._sealed import load_sealed, save_sealed
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators.inputs import FittedOn
 from dualfocal.calibrators.multilabel import MULTILABEL_CALIBRATORS
 from dualfocal.calibrators.registry import CALIBRATORS, Chain
 
 SCHEMA = 1
-KEY = "dualfocal_calibrator"
+ABOUT = "dualfocal_calibrator"  # the entry with everything but the parameters, as JSON
 CLASSES: dict[str, type[Calibrator]] = {
     make.__name__: make for make in (*CALIBRATORS.values(), *MULTILABEL_CALIBRATORS.values()) if isinstance(make, type)
 }
+# What numpy and zipfile raise for an archive that is cut off, changed, or of another kind; an array has no `files`.
+DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    NotImplementedError,
+)
 
 
 def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
-    """Save a fitted calibrator to a ``.safetensors`` file. The file is written atomically.
+    """Save a fitted calibrator to a ``.npz`` file. The file is written atomically.
 
     Args:
         calibrator: a fitted calibrator of this package.
-        path: file name, ending in ``.safetensors``.
+        path: file name, ending in ``.npz``.
 
     Raises:
         RuntimeError: the calibrator is not fitted.
@@ -40,8 +57,8 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
     >>> logits = torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]])
     >>> calibrator = TemperatureScaling().fit(logits, torch.tensor([0, 1, 1]))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_calibrator(calibrator, Path(folder, "cal.safetensors"))
-    ...     torch.equal(load_calibrator(Path(folder, "cal.safetensors"))(logits), calibrator(logits))
+    ...     save_calibrator(calibrator, Path(folder, "cal.npz"))
+    ...     torch.equal(load_calibrator(Path(folder, "cal.npz"))(logits), calibrator(logits))
     True
     """
     path = check_suffix(Path(path))
@@ -54,10 +71,10 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
         "class_names": calibrator.class_names,
         "fitted_on": None if calibrator.fitted_on is None else asdict(calibrator.fitted_on),
     }
-    state = {name: value.cpu().contiguous() for name, value in calibrator.state_dict().items()}
+    arrays = {name: value.cpu().numpy() for name, value in calibrator.state_dict().items()}
     text = json.dumps(about, allow_nan=False, default=lambda scalar: scalar.item())  # numpy scalars
     with atomic_path(path) as temporary:
-        save_sealed(state, temporary, {KEY: text})
+        np.savez(temporary, **{ABOUT: np.array(text)}, **arrays)
 
 
 def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
@@ -69,16 +86,25 @@ def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
     path = check_suffix(Path(path))
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
-    try:
-        state, metadata = load_sealed(path)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error}") from error
-    if KEY not in metadata:
+    arrays = _read(path)
+    if ABOUT not in arrays:
         raise ValueError(f"{path}: is not a calibrator; create one with `dualfocal calibrate`")
     try:
-        return _restore(json.loads(metadata[KEY]), state)
+        about = json.loads(arrays.pop(ABOUT).item())
+        return _restore(about, {name: torch.from_numpy(array) for name, array in arrays.items()})
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: is damaged, or was written by another version of dualfocal: {error}") from error
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    """Return all arrays of a file, or raise a ValueError that names it. Pickles are not loaded."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
+    except DAMAGED as error:
+        raise ValueError(f"{path}: is damaged, or not a calibrator: {error}") from error
 
 
 def _restore(content: dict[str, Any], state: dict[str, Tensor]) -> Calibrator:
@@ -93,7 +119,7 @@ def _restore(content: dict[str, Any], state: dict[str, Tensor]) -> Calibrator:
         raise ValueError("the parameters must be finite and of matching shapes")
     if content["report"] is not None:
         calibrator.report = calibrator.report_type.from_dict(content["report"])
-    names, fitted_on = content["class_names"], content.get("fitted_on")  # "fitted_on" is missing in older files
+    names, fitted_on = content["class_names"], content["fitted_on"]
     calibrator.class_names = None if names is None else tuple(names)
     if fitted_on is not None:
         zeros = fitted_on["zeros"]
@@ -102,9 +128,9 @@ def _restore(content: dict[str, Any], state: dict[str, Tensor]) -> Calibrator:
 
 
 def check_suffix(path: Path) -> Path:
-    """Raise a ValueError unless ``path`` ends in ``.safetensors``; otherwise return it."""
-    if path.suffix != ".safetensors":
-        raise ValueError(f"{path}: the name of a calibrator file must end in .safetensors")
+    """Raise a ValueError unless ``path`` ends in ``.npz``; otherwise return it."""
+    if path.suffix != ".npz":
+        raise ValueError(f"{path}: the name of a calibrator file must end in .npz")
     return path
 
 

@@ -29,7 +29,7 @@ from dualfocal.cli._evaluate.multilabel import apply_labels, load_labels, multil
 def calibrate(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Held-out predictions with labels. {options.FILES}")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The .safetensors file to write.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The .npz file to write.")],
     method: Annotated[
         str,
         typer.Option(
@@ -58,11 +58,11 @@ def calibrate(
     Use validation data, not the data that the model was trained on. `dualfocal evaluate FILE --calibrate all`
     recommends a method.
 
-        dualfocal calibrate val.npz --method temperature --out cal.safetensors
+        dualfocal calibrate val.npz --method temperature --out cal.npz
 
-        dualfocal calibrate run_folder --method vector --out cal.safetensors    (its validation split)
+        dualfocal calibrate run_folder --method vector --out cal.npz    (its validation split)
 
-        dualfocal calibrate val.npz --task multilabel --method platt --out cal.safetensors    (a map per label)
+        dualfocal calibrate val.npz --task multilabel --method platt --out cal.npz    (a map per label)
     """
     from dualfocal.calibrators import (
         Calibrator,
@@ -130,7 +130,7 @@ def apply(
     table to table, all other columns are copied unchanged. With labels, the scores before and after are printed, and
     what the calibrator did to NLL and ECE. Labels that cannot be read are left out, unless `--target` names them.
 
-        dualfocal apply cal.safetensors test.npz --out calibrated.npz
+        dualfocal apply cal.npz test.npz --out calibrated.npz
     """
     from dualfocal.calibrators import MultilabelCalibrator, apply_calibrator, load_calibrator
     from dualfocal.predictions import rewrite_predictions

@@ -5,9 +5,10 @@ pyplot figure with a legend, so that ``plt.show()`` and notebooks display it, as
 functions return a whole :class:`~matplotlib.figure.Figure` and do not use pyplot. :func:`save` writes both.
 """
 
+# ruff: noqa: E402
 from dualfocal._extras import import_extra
 
-import_extra("matplotlib")
+import_extra("matplotlib")  # an error that says what to install, before the first import of it
 
 from dualfocal.plots.corp import corp_diagram, corp_figure
 from dualfocal.plots.distributions import max_logit_histogram, rival_boxplot

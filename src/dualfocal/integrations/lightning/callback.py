@@ -73,7 +73,7 @@ class CalibrationCallback(Callback):
         dataloader_idx: data loader whose samples are used, if there are several.
         max_samples: maximum number of samples, of all processes together, that are kept on the CPU for the temperature.
             Of more samples, every second, fourth, ... is kept.
-        filename: name of the file with the calibrator, ending in ``.safetensors`` (None: not saved). It is not saved
+        filename: name of the file with the calibrator, ending in ``.npz`` (None: not saved). It is not saved
             without checkpoints, either.
 
     Attributes:
@@ -102,15 +102,15 @@ class CalibrationCallback(Callback):
         ignore_index: int = -100,
         dataloader_idx: int = 0,
         max_samples: int = 100_000,
-        filename: str | None = "temperature.safetensors",
+        filename: str | None = "temperature.npz",
     ) -> None:
         if Callback is object:
             raise ImportError(how_to_install(ImportError(name="lightning")))
         check_count("num_bins", num_bins)
         check_count("max_samples", max_samples, 2)
         check_choice("input", input, (None, *INPUTS))
-        if filename is not None and not filename.endswith(".safetensors"):
-            raise ValueError(f"filename must end in .safetensors, got {filename!r}")
+        if filename is not None and not filename.endswith(".npz"):
+            raise ValueError(f"filename must end in .npz, got {filename!r}")
         self.logits, self.target, self.prefix, self.test_prefix = logits, target, prefix, test_prefix
         self.num_bins, self.inference, self.input = num_bins, inference, input
         self.ignore_index, self.dataloader_idx = check_ignore_index(ignore_index), dataloader_idx
@@ -261,7 +261,7 @@ def checkpoint_calibrator(path: str | os.PathLike[str], prefix: str = "val/") ->
     except Exception as error:  # a damaged file raises errors of any kind
         raise ValueError(
             f"{path}: is damaged, is no checkpoint, or holds objects besides tensors and plain values, which are not "
-            "loaded: load_calibrator reads the .safetensors file that the callback saves beside checkpoints"
+            "loaded: load_calibrator reads the .npz file that the callback saves beside checkpoints"
         ) from error
     if calibrator is None:
         raise ValueError(
