@@ -5,7 +5,6 @@ import math
 import torch
 
 from dualfocal._checks import check_choice, check_count
-from dualfocal.losses.kde import BANDWIDTHS, check_kernel, kde_rows, log_dirichlet_kernels, log_floor
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.bins import CONVENTIONS, BinStats
@@ -218,6 +217,9 @@ def kde_ece(
     >>> round(kde_ece(probs, torch.tensor([0, 0, 1]), input="probs", bandwidth=0.1), 4)
     0.4381
     """
+    # The only metric that needs a loss: all others work without importing one.
+    from dualfocal.losses.kde import BANDWIDTHS, check_kernel, kde_rows, log_dirichlet_kernels, log_floor
+
     check_kernel(bandwidth, norm)
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index)
     scan(rows)  # checks every row before the quadratic work starts

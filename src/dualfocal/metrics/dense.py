@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from dualfocal._checks import check_count
 from dualfocal._table import Table, printable, quantity
@@ -158,6 +157,8 @@ def near_boundary(classes: NDArray[Any], width: int) -> NDArray[np.bool_]:
     >>> near_boundary(np.array([[0, 0, 0, 1, 1, 1, 1]]), 2)
     array([[False,  True,  True,  True,  True, False, False]])
     """
+    from scipy import ndimage  # takes a while to import
+
     size = 2 * width + 1
     highest = ndimage.maximum_filter(classes, size, mode="nearest")
     lowest = ndimage.minimum_filter(classes, size, mode="nearest")
