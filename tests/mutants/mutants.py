@@ -1,6 +1,8 @@
 """Hand-written mutants of the package: mistakes that a person could make, each with the tests that must notice it."""
 
+import ast
 import tomllib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,20 +28,33 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
 
-    def path(self, source: Path) -> Path:
-        """The file in a source folder, which holds the package."""
-        return source / "dualfocal" / self.file
-
     def apply(self, source: Path) -> None:
-        """Make the mistake in a copy of the source folder."""
-        path = self.path(source)
+        """Make the mistake in a copy of the source folder, which holds the package.
+
+        Raises:
+            OSError: there is no such file.
+            ValueError: the old text does not occur exactly once, or the result is not Python.
+        """
+        path = source / "dualfocal" / self.file
         text = path.read_text(encoding="utf-8")
         if (count := text.count(self.old)) != 1:
-            raise ValueError(f"{self.name}: the old text must occur once in {self.file}, it occurs {count} times")
-        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+            raise ValueError(f"old occurs {count} times in {self.file}, it must occur once: {self.old!r}")
+        mutated = text.replace(self.old, self.new)
+        try:
+            ast.parse(mutated)
+        except SyntaxError as error:
+            raise ValueError(f"with new, {self.file} is not Python: {error}") from error
+        path.write_text(mutated, encoding="utf-8")
 
 
 def load_mutants() -> list[Mutant]:
-    """Read the list."""
+    """Read the list.
+
+    Raises:
+        ValueError: two mutants have the same name.
+    """
     content = tomllib.loads(LIST.read_text(encoding="utf-8"))
-    return [Mutant(**entry | {"tests": tuple(entry["tests"])}) for entry in content["mutants"]]
+    mutants = [Mutant(**entry | {"tests": tuple(entry["tests"])}) for entry in content["mutants"]]
+    if repeated := [name for name, count in Counter(mutant.name for mutant in mutants).items() if count > 1]:
+        raise ValueError(f"{LIST.name} has several mutants named {repeated[0]!r}")
+    return mutants

@@ -1,4 +1,6 @@
-"""Run the tests on each mutant of the package; the exit code is 1 if a mutant survives.
+"""Run the tests on each mutant of the package.
+
+The exit code is 1 if a mutant survives, or does not apply any more because its file has changed.
 
     python tests/mutants/run.py --baseline     # the listed tests pass without a mutant
     python tests/mutants/run.py                # all mutants
@@ -33,7 +35,7 @@ PASSED, FAILED = 0, 1  # exit codes of pytest; any other one means that the test
 class Outcome:
     """What the tests said."""
 
-    state: str  # "passed", "failed", "timed out" or "did not run"
+    state: str  # "passed", "failed", "timed out", "did not run" or "does not apply"
     detail: str  # the first test that failed, or why the tests did not run
     seconds: float
 
@@ -48,7 +50,7 @@ async def run_tests(tests: Sequence[str], mutant: Mutant | None = None) -> Outco
             if mutant is not None:
                 mutant.apply(source)
         except (OSError, ValueError) as error:
-            return Outcome("did not run", str(error), 0.0)
+            return Outcome("does not apply", str(error), 0.0)
         code, output = await _pytest(tests, source, Path(folder))
     seconds = time.monotonic() - start
     if code is None:
@@ -116,29 +118,31 @@ async def check_all(work: Work, jobs: int, verdict: Verdict, wanted: str) -> boo
     """Run the tests of each entry, print a line for each, and return whether all verdicts are good."""
     width = max(map(len, work))
     slots = asyncio.Semaphore(jobs)
-    good: list[bool] = []
+    bad: list[str] = []
 
     async def check(name: str, tests: Sequence[str], mutant: Mutant | None) -> None:
         async with slots:
             outcome = await run_tests(tests, mutant)
         is_good, text = verdict(outcome)
-        good.append(is_good)
-        print(f"{name:{width}}  {outcome.seconds:7.1f}  {text}", flush=True)
+        line = f"{name:{width}}  {outcome.seconds:7.1f}  {text}"
+        if not is_good:
+            bad.append(line)
+        print(line, flush=True)
 
     start = time.monotonic()
     print(f"{'':{width}}  seconds")
     async with asyncio.TaskGroup() as tasks:
         for name, (tests, mutant) in work.items():
             tasks.create_task(check(name, tests, mutant))
-    print(f"{sum(good)} of {len(good)} {wanted}, in {time.monotonic() - start:.0f} s")
-    return all(good)
+    print(f"{len(work) - len(bad)} of {len(work)} {wanted}, in {time.monotonic() - start:.0f} s", *bad, sep="\n")
+    return not bad
 
 
 def killed(outcome: Outcome) -> tuple[bool, str]:
     """Whether the tests noticed a mutant, and which one did."""
     if outcome.state in ("failed", "timed out"):
         return True, f"killed by {outcome.detail}"
-    return False, "SURVIVED" if outcome.state == "passed" else f"DID NOT RUN: {outcome.detail}"
+    return False, "SURVIVED" if outcome.state == "passed" else f"{outcome.state.upper()}: {outcome.detail}"
 
 
 def passed(outcome: Outcome) -> tuple[bool, str]:
