@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from dualfocal.metrics import Evaluation, compare, evaluate
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "CALIBRATORS",
