@@ -113,8 +113,7 @@ def check_sealed(path: Path) -> bool:
     Every byte is read, by ``read`` and not by a memory map, where a failing disk would kill the process.
 
     Returns:
-        Whether the file has a checksum. Files of other programs and those that dualfocal wrote before version 0.2 have
-        none. They are read all the same, but if a bit of them has changed, nobody knows.
+        Whether the file has a checksum. Files of other programs have none.
 
     Raises:
         DamagedFileError: the checksums differ.

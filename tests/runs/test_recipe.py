@@ -68,7 +68,7 @@ def test_the_defaults_are_the_published_recipe() -> None:
     assert make().to_dict() == {
         **{"schema": 1, "data": "digits", "data_options": {}, "model": "small_cnn"},
         **{"loss": "dual_focal", "loss_options": {}, "reduction": "sum", "clip_norm": 2.0},
-        **{"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
+        **{"optimizer": "sgd", "optimizer_options": {}, "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4},
         **{"schedule": "step", "milestones": [150, 250], "lr_factor": 0.1, "epochs": 350, "batch_size": 128},
         **{"drop_last": False, "weights": "last", "seed": 1, "precision": "auto", "channels_last": None},
         **{"step": "auto", "deterministic": False, "sync_bn": False, "test_each_epoch": False},

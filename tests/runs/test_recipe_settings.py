@@ -220,10 +220,9 @@ recipes = st.builds(
 @given(recipes)
 def test_a_recipe_comes_back_from_json_and_from_settings(recipe) -> None:
     content = recipe.to_dict()
-    assert list(content) == ["schema", *(name for name in NAMES if name != "optimizer_options" or content.get(name))]
+    assert list(content) == ["schema", *NAMES]
     text = json.dumps(content, allow_nan=False)
-    texts = {"optimizer_options": "{}"}
-    texts |= {name: value if type(value) is str else json.dumps(value) for name, value in content.items()}
+    texts = {name: value if type(value) is str else json.dumps(value) for name, value in content.items()}
     other = make(loss_options={"gamma": 2}, data_options={"noise": 0.5}, clip_norm=None, milestones=(5,))
     for back in (
         Recipe.from_dict(json.loads(text)),
@@ -253,8 +252,6 @@ def test_content_that_is_not_a_recipe_is_refused() -> None:
         ({**content, "epochs": "30"}, "epochs must be a whole number .*, got '30'$"),
     ]
     for name in NAMES:
-        if name == "optimizer_options":  # version 0.1 did not have it
-            continue
         cases.append(({key: value for key, value in content.items() if key != name}, f"recipe lacks {name}$"))
     for bad, words in cases:
         with pytest.raises(ValueError, match=words):

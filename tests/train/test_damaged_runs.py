@@ -302,24 +302,6 @@ def test_a_checkpoint_that_is_whole_but_does_not_fit_is_named_and_left_alone(sto
     assert Run(stopped).state == "stopped"
 
 
-def test_files_of_versions_without_checksums_are_read(stopped, finished, expected) -> None:
-    rewrite(stopped / "checkpoint.safetensors")
-    for path in (stopped / "recipe.json", finished / "result.json", finished / "recipe.json"):
-        content = json.loads(path.read_text())
-        del content["crc32"]
-        path.write_text(json.dumps(content))
-    for path in (stopped / "log.jsonl", finished / "log.jsonl"):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps(without(line, "crc32")) + "\n" for line in lines))
-    for name in ("model.safetensors", "predictions.safetensors"):
-        save_file(load_file(finished / name), finished / name)
-    assert outcome(go(small(), stopped).path) == expected
-    run = Run(finished)
-    assert (run.result.epochs, len(run.log), run.recipe) == (4, 4, small())
-    assert torch.equal(run.predictions()[0], Run(stopped).predictions()[0])
-    assert torch.equal(run.model().state_dict()["1.weight"], Run(stopped).model().state_dict()["1.weight"])
-
-
 @pytest.mark.parametrize(
     ("about", "words"),
     [

@@ -62,8 +62,8 @@ def test_a_run_that_another_process_finishes_meanwhile_is_left_alone(tmp_path, m
     assert contents(run.path) == before
 
 
-def test_temporary_files_and_the_lock_of_older_versions_are_removed_but_no_others(stopped, expected) -> None:
-    for name in (".0123456789abcdef.safetensors", ".fedcba9876543210.json", ".0000000000000000", ".lock"):
+def test_temporary_files_are_removed_but_no_others(stopped, expected) -> None:
+    for name in (".0123456789abcdef.safetensors", ".fedcba9876543210.json", ".0000000000000000"):
         (stopped / name).write_bytes(b"half")
     kept = {".0123456789abcdef0.json", ".0123456789ABCDEF.json", "0123456789abcdef.json", ".hidden", "notes.txt"}
     for name in kept:
@@ -112,7 +112,7 @@ def test_every_file_that_a_killed_process_can_leave_is_removed(tmp_path, stopped
 
 @pytest.mark.parametrize(
     "left",
-    [[".lock"], [".lock", "checkpoint.safetensors"], [".0123456789abcdef.json"], [".attempt/0123456789abcdef/a"]],
+    [["checkpoint.safetensors"], [".0123456789abcdef.json"], [".attempt/0123456789abcdef/a"]],
 )
 def test_what_a_process_left_that_was_killed_after_the_last_step_is_removed(finished, expected, left) -> None:
     before = set(contents(finished))

@@ -20,7 +20,7 @@ from dualfocal.data.paths import Root, cache_folder, data_root
 from dualfocal.data.sources import size_notes
 from dualfocal.data.transforms import CropFlip, Normalize
 
-SCHEMA = 2  # 2: the file has a checksum, which is compared whenever it is read; files of schema 1 are decoded again
+SCHEMA = 1  # of the cache files; those of another schema are decoded again
 KEY = "dualfocal_decoded"
 FOLDER = "decoded"
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dualfocal._files import atomic_path, leftovers
 from dualfocal._sealed import save_sealed, storable
-from dualfocal.runs.layout import ATTEMPT, CHECKPOINT, LOCK, LOG, RECIPE, RESULT, RunError, seal
+from dualfocal.runs.layout import ATTEMPT, CHECKPOINT, LOG, RECIPE, RESULT, RunError, seal
 from dualfocal.runs.lease import EXPIRES, Lease, waste
 from dualfocal.runs.log import OpenLog, first_epochs, log_line
 from dualfocal.runs.recipe import Recipe, recipe_of_run
@@ -65,7 +65,7 @@ class RunFolder:
         """Remove what a process left that was killed after writing the result."""
         if not (self.path / RESULT).exists():
             return
-        rest = [*self._rest(), *waste(self.path), self.path / ATTEMPT, self.path / CHECKPOINT]
+        rest = [*leftovers(self.path), *waste(self.path), self.path / ATTEMPT, self.path / CHECKPOINT]
         if any(path.exists() for path in rest):
             with suppress(RunError), self._leased(EXPIRES):
                 self._remove_rest()
@@ -84,13 +84,8 @@ class RunFolder:
             self._lease = None
             lease.release()
 
-    def _rest(self) -> list[Path]:
-        """Return files that killed processes have left, and the lock of older versions."""
-        lock = self.path / LOCK
-        return [*leftovers(self.path), *([lock] if lock.is_file() else [])]
-
     def _remove_rest(self) -> None:
-        for path in self._rest():
+        for path in leftovers(self.path):
             self.remove(path.name)
 
     def check_recipe(self, recipe: Recipe) -> None:
@@ -103,7 +98,7 @@ class RunFolder:
                     f"{self.path}: was made by another recipe ({'; '.join(different)}): choose another folder"
                 )
             return
-        allowed = {ATTEMPT, *(path.name for path in [*self._rest(), *waste(self.path)])}
+        allowed = {ATTEMPT, *(path.name for path in [*leftovers(self.path), *waste(self.path)])}
         if others := sorted(path.name for path in self.path.iterdir() if path.name not in allowed):
             raise RunError(
                 f"{self.path}: is not a run folder, it holds {', '.join(others[:3])} but no {RECIPE}: "

@@ -12,9 +12,8 @@
 
 Every file except the log is written to a temporary file and renamed, so that it is never incomplete. When a run is
 resumed, its log is written to a new file, without incomplete lines and lines after the checkpoint. Every file, and
-every line of the log, has a checksum, which is compared when it is read; those of older versions have none and are read
-without that check. A damaged checkpoint and its log are renamed to ``checkpoint.damaged.safetensors`` and
-``log.damaged.jsonl``.
+every line of the log, has a checksum, which is compared when it is read. Files without one are read all the same. A
+damaged checkpoint and its log are renamed to ``checkpoint.damaged.safetensors`` and ``log.damaged.jsonl``.
 """
 
 import json
@@ -33,7 +32,6 @@ RESULT = "result.json"
 FAILURE = "failure.json"
 SHIFT = "shift.npz"
 ATTEMPT = ".attempt"
-LOCK = ".lock"  # of older versions
 TEMPERATURES = ("temperature", "temperature_ece")  # fitted by NLL; by ECE over the published grid
 SCHEMA = 1  # version of the JSON files and of the lines of the log
 CHECKSUM = "crc32"  # field of the JSON files and of the lines of the log

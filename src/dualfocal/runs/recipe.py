@@ -33,7 +33,6 @@ CHOICES = {
 }
 AT_LEAST = {"epochs": 1, "batch_size": 1, "seed": 0, "lr": 0.0, "momentum": 0.0, "weight_decay": 0.0, "lr_factor": 0.0}
 OWNERS = ("loss", "data", "optimizer")  # fields with options
-LATER = ("optimizer_options",)  # fields that version 0.1 did not have: written only if they are not empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,8 +245,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain content for JSON, which :meth:`from_dict` reads."""
-        values = {f.name: plain(f.name, getattr(self, f.name)) for f in fields(self)}
-        return {"schema": SCHEMA, **{name: value for name, value in values.items() if value or name not in LATER}}
+        return {"schema": SCHEMA, **{f.name: plain(f.name, getattr(self, f.name)) for f in fields(self)}}
 
     @classmethod
     def from_dict(cls, content: object) -> Self:
@@ -261,7 +259,7 @@ class Recipe:
         known = {f.name for f in fields(cls)}
         for name in values.keys() - known:
             raise ValueError(f"a recipe has no field {name!r}{did_you_mean(str(name), known)}")
-        if missing := known - values.keys() - set(LATER):
+        if missing := known - values.keys():
             raise ValueError(f"recipe lacks {', '.join(sorted(missing))}")
         return cls(**values)
 

@@ -58,13 +58,11 @@ def host_random_states() -> dict[str, Tensor]:
 
 
 def set_host_random_states(states: dict[str, Tensor]) -> None:
-    """Restore Python's and NumPy's random generators; older checkpoints do not have their states."""
-    if "python" in states:
-        *words, has_stored, stored = states["python"].tolist()
-        random.setstate((3, tuple(map(int, words)), stored if has_stored else None))
-    if "numpy" in states:
-        *keys, place, has_stored, stored = states["numpy"].tolist()
-        np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), int(place), int(has_stored), stored))
+    """Restore Python's and NumPy's random generators."""
+    *words, has_stored, stored = states["python"].tolist()
+    random.setstate((3, tuple(map(int, words)), stored if has_stored else None))
+    *keys, place, has_stored, stored = states["numpy"].tolist()
+    np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), int(place), int(has_stored), stored))
 
 
 @contextmanager

@@ -146,7 +146,7 @@ class MonitorBatch:
 
 
 def known_classes(content: Mapping[str, Any]) -> int | None:
-    """Read the number of classes of a model from JSON; None if it is unknown, also in files of older versions."""
+    """Read the number of classes of a model from JSON; None if it is unknown."""
     number = content.get("model_classes")
     if number is not None:
         check_count("model_classes", number, 2)
