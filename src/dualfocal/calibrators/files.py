@@ -71,10 +71,11 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
         "class_names": calibrator.class_names,
         "fitted_on": None if calibrator.fitted_on is None else asdict(calibrator.fitted_on),
     }
-    arrays = {name: value.cpu().numpy() for name, value in calibrator.state_dict().items()}
     text = json.dumps(about, allow_nan=False, default=lambda scalar: scalar.item())  # numpy scalars
+    arrays: dict[str, Any] = {ABOUT: np.array(text)}
+    arrays |= {name: value.cpu().numpy() for name, value in calibrator.state_dict().items()}
     with atomic_path(path) as temporary:
-        np.savez(temporary, **{ABOUT: np.array(text)}, **arrays)
+        np.savez(temporary, **arrays)
 
 
 def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:

@@ -224,7 +224,9 @@ class SafetensorsFile(SlicedFile):
         super().__init__(path, max_memory)
 
     def open(self) -> AbstractContextManager[Any]:
-        return import_extra("safetensors").safe_open(self.path, framework="pt")  # torch: numpy has no bfloat16
+        safetensors = import_extra("safetensors")
+        file: AbstractContextManager[Any] = safetensors.safe_open(self.path, framework="pt")  # numpy has no bfloat16
+        return file
 
     def get(self, file: Any, name: str) -> Array:
         tensor: Array = file.get_tensor(name)
