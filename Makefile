@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
 
-.PHONY: help demo test test-integrations types pytest docs mutants attack chromium postgresql bench clean
+.PHONY: help demo test bare test-integrations types pytest docs mutants attack chromium postgresql bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list what there is to make
@@ -23,7 +23,7 @@ demo: $(VENV)/installed  ## train the losses of the paper's first table on sciki
 	$(BIN)/dualfocal report demo/runs/cross_entropy-seed0 demo/runs/dual_focal-seed0 -o demo/report.html
 	@echo "Next: open demo/report.html; $(BIN)/dualfocal compare demo/runs/cross_entropy-seed0 demo/runs/dual_focal-seed0; $(BIN)/dualfocal train digits"
 
-test: $(VENV)/installed chromium  ## lint, types, tests and doctests
+test: $(VENV)/installed  ## lint, types, tests and doctests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@$(MAKE) --no-print-directory -j2 types pytest
@@ -32,10 +32,17 @@ types: $(VENV)/installed
 	$(BIN)/mypy
 
 pytest: $(VENV)/installed
-	$(BIN)/pytest -n auto --dist worksteal --durations=15 --ignore=tests/integrations --ignore=tests/site
+	$(BIN)/pytest -n auto --dist worksteal --durations=15 --ignore=tests/integrations --ignore=tests/browser --ignore=tests/site
 
-test-integrations: $(VENV)/integrations postgresql  ## slow tests, and tests with other frameworks and databases, which are installed first
-	DUALFOCAL_INTEGRATIONS=required $(BIN)/pytest tests/integrations
+# build/ is where setuptools puts the package together; files of an earlier one would become part of this one.
+bare:  ## install the package alone, with torch, numpy and scipy, into an empty environment, and use it there
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder" build' EXIT && rm -rf build && \
+	$(PYTHON) -m venv "$$folder" && \
+	"$$folder/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt . && \
+	"$$folder/bin/python" tests/bare_install.py
+
+test-integrations: $(VENV)/integrations postgresql chromium  ## slow tests, and tests with a browser, other frameworks and databases, which are installed first
+	DUALFOCAL_INTEGRATIONS=required $(BIN)/pytest tests/integrations tests/browser
 
 $(VENV)/integrations: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,integrations]"
@@ -44,7 +51,7 @@ $(VENV)/integrations: $(VENV)/installed
 docs: $(VENV)/docs chromium  ## run the examples of all pages, build the documentation into site/ and open every page in a browser
 	$(BIN)/python docs/tools/run_pages.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/pytest tests/site
+	$(BIN)/pytest tests/site tests/browser
 	@echo "Next: open site/index.html"
 
 $(VENV)/docs: $(VENV)/installed
@@ -71,9 +78,9 @@ DEBIAN_FRONTEND=noninteractive $$get install -y --no-install-recommends $(2); } 
 echo "No $(firstword $(2)), and it cannot be installed here: $(3)"; fi
 endef
 
-# The HTML report is tested in a real browser, looked for in PATH or $CHROMIUM.
+# The HTML report and the site are tested in a real browser, looked for in PATH or $CHROMIUM.
 chromium:
-	$(call apt_install,command -v "$${CHROMIUM:-chromium}",chromium fonts-dejavu-core,the report is not tested in a browser)
+	$(call apt_install,command -v "$${CHROMIUM:-chromium}",chromium fonts-dejavu-core,nothing is tested in a browser)
 
 postgresql:
 	$(call apt_install,command -v initdb || ls /usr/lib/postgresql/*/bin/initdb,postgresql,SQL is tested with DuckDB only)

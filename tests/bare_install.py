@@ -1,4 +1,4 @@
-"""What works with torch, numpy and scipy alone. CI runs this after `pip install .` in an empty environment.
+"""What works with torch, numpy and scipy alone. `make bare` runs this after `pip install .` in an empty environment.
 
 Run by itself, it checks whichever packages are installed; ``tests/test_startup.py`` runs it with all others blocked.
 """

@@ -1,43 +1,38 @@
 """The numbers of the figures of a page, against slow definitions."""
 
 import math
-from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from report_pages import contents, predictions, write_monitor
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from dualfocal.metrics import CalibrationMonitor, aurc
 from dualfocal.metrics.groups import evaluate_groups
 from dualfocal.predictions import Reading
-from dualfocal.report.calibrated import calibrate
-from dualfocal.report.class_reliability import MOST_PANELS, class_reliability_figure
-from dualfocal.report.confusion import confusion_figure
-from dualfocal.report.curves import coverage_figure, coverage_table, histogram_figure, roc_figure
-from dualfocal.report.evidence import evidence_figure
-from dualfocal.report.figures import overlay_figure
-from dualfocal.report.groups import gap_interval, groups_figure
-from dualfocal.report.inputs import ReportInput, load_inputs
+
+POSITIVE = {"reading": Reading(binary="positive")}
+LOGITS, TARGET = predictions(400, 4)
+GUESS = LOGITS.argmax(1)
 
 
-def predictions(n: int, num_classes: int, sharpness: float = 1.5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(n, num_classes, generator=generator)
-    return sharpness * logits, torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
-
-
-def loaded(n: int = 400, num_classes: int = 4, binary: str | None = None) -> ReportInput:
-    logits, target = predictions(n, num_classes)
-    values = logits[:, 1] - logits[:, 0] if binary else logits
-    return load_inputs({"model": (values, target)}, Reading(binary=binary))[0]
+def figures(folder, logits: torch.Tensor, target: torch.Tensor, **options: Any) -> dict[str, Any]:
+    return contents(folder, {"model": (logits, target)}, **options)["runs"][0]["figures"]
 
 
 @pytest.fixture(scope="module")
-def source() -> ReportInput:
-    return loaded()
+def page(tmp_path_factory) -> dict[str, Any]:
+    return contents(tmp_path_factory.mktemp("numbers"), {"model": (LOGITS, TARGET)})
+
+
+@pytest.fixture(scope="module")
+def model(page) -> dict[str, Any]:
+    """The figures of the only model."""
+    return page["runs"][0]["figures"]
 
 
 def dense(figure: dict) -> np.ndarray:
@@ -48,9 +43,8 @@ def dense(figure: dict) -> np.ndarray:
     return matrix
 
 
-def test_confusion_matrix_is_that_of_sklearn(source):
-    figure = confusion_figure(source, 1)
-    expected = sklearn_confusion(source.rows.target, source.rows.values.argmax(1))
+def test_confusion_matrix_is_that_of_sklearn(model):
+    figure, expected = model["confusion"], sklearn_confusion(TARGET, GUESS)
     assert np.array_equal(dense(figure), expected)
     assert figure["classes"] == [0, 1, 2, 3]
     assert figure["samples"] == expected.sum(1).tolist()
@@ -58,16 +52,16 @@ def test_confusion_matrix_is_that_of_sklearn(source):
     assert figure["errors"] == figure["shownErrors"] == expected.sum() - np.trace(expected)
 
 
-def test_most_confused_pairs_come_first(source):
-    rows = confusion_figure(source, 1)["pairs"]["rows"]
-    matrix = sklearn_confusion(source.rows.target, source.rows.values.argmax(1))
+def test_most_confused_pairs_come_first(model):
+    rows = model["confusion"]["pairs"]["rows"]
+    matrix = sklearn_confusion(TARGET, GUESS)
     off = [(-matrix[i, j], i, j) for i in range(4) for j in range(4) if i != j and matrix[i, j]]
     assert [(-row[2][1], row[0][1], row[1][1]) for row in rows] == sorted(off)
     true = rows[0][0][1]
     assert rows[0][3][1] == pytest.approx(100 * rows[0][2][1] / matrix[true].sum())
 
 
-def test_many_classes_show_the_most_confused_ones():
+def test_many_classes_show_the_most_confused_ones(tmp_path):
     n, num_classes = 3000, 150
     generator = torch.Generator().manual_seed(0)
     target = torch.randint(num_classes, (n,), generator=generator)
@@ -75,8 +69,7 @@ def test_many_classes_show_the_most_confused_ones():
     swapped = (target >= 20) & (target < 60) & (torch.rand(n, generator=generator) < 0.5)
     guess[swapped] = target[swapped] ^ 1  # 20 <-> 21, 22 <-> 23, ...
     guess[:3] = (target[:3] + 70) % num_classes  # rare errors elsewhere
-    source = load_inputs({"m": (10.0 * torch.nn.functional.one_hot(guess, num_classes), target)}, Reading())[0]
-    figure = confusion_figure(source, 1)
+    figure = figures(tmp_path, 10.0 * torch.nn.functional.one_hot(guess, num_classes), target)["confusion"]
     full = sklearn_confusion(target, guess, labels=range(num_classes))
     assert figure["classes"] == list(range(20, 60))
     assert np.array_equal(dense(figure), full[20:60, 20:60])
@@ -84,45 +77,44 @@ def test_many_classes_show_the_most_confused_ones():
     assert figure["errors"] == (guess != target).sum()
     shown = full[20:60, 20:60]
     assert figure["shownErrors"] == shown.sum() - np.trace(shown) == figure["errors"] - 3
-    assert len(confusion_figure(source, 32)["classes"]) <= 40  # many models share the page
 
 
-def test_a_model_without_errors_has_no_pairs():
+def test_a_model_without_errors_has_no_pairs(tmp_path):
     target = torch.arange(60) % 3
-    source = load_inputs({"m": (20.0 * torch.nn.functional.one_hot(target, 3), target)}, Reading())[0]
-    figure = confusion_figure(source, 1)
+    figure = figures(tmp_path, 20.0 * torch.nn.functional.one_hot(target, 3), target)["confusion"]
     assert (figure["pairs"], figure["errors"]) == (None, 0)
     assert np.array_equal(dense(figure), 20 * np.eye(3))
 
 
-def test_weights_are_counted(source):
+def test_weights_are_counted(tmp_path):
     weight = torch.arange(400, dtype=torch.float64) % 3
-    weighted = replace(source, rows=replace(source.rows, weight=weight))
-    expected = sklearn_confusion(source.rows.target, source.rows.values.argmax(1), sample_weight=weight)
-    assert np.array_equal(dense(confusion_figure(weighted, 1)), expected)
-    histogram = histogram_figure(weighted)
-    assert sum(histogram["right"]) + sum(histogram["wrong"]) == weight.sum()
+    share = weight / weight[weight > 0].mean()
+    weighted = figures(tmp_path, LOGITS, TARGET, sample_weight=weight)
+    expected = sklearn_confusion(TARGET, GUESS, sample_weight=share)
+    assert dense(weighted["confusion"]) == pytest.approx(expected, rel=1e-5)
+    histogram = weighted["histogram"]
+    assert sum(histogram["right"]) + sum(histogram["wrong"]) == pytest.approx(float(share.sum()), rel=1e-4)
 
 
-def test_selective_errors_are_those_of_the_most_confident_samples(source):
-    figure = coverage_figure(source)
-    confidence = source.rows.values.double().softmax(1).amax(1).numpy()
-    wrong = (source.rows.values.argmax(1) != source.rows.target).numpy()[np.argsort(-confidence)]
+def test_selective_errors_are_those_of_the_most_confident_samples(page, model):
+    figure = model["coverage"]
+    confidence = LOGITS.double().softmax(1).amax(1).numpy()
+    wrong = (GUESS != TARGET).numpy()[np.argsort(-confidence)]
     for share, risk, threshold in figure["selective"]:
         k = round(share * 400)
         assert risk == pytest.approx(wrong[:k].mean())
         assert threshold == pytest.approx(np.sort(confidence)[::-1][k - 1])
     assert [share for share, _, _ in figure["selective"]] == [0.8, 0.9, 0.95, 1.0]
     assert figure["risk"] == pytest.approx([wrong[:k].mean() for k in range(2, 401, 2)], rel=1e-4)
-    row = coverage_table([source], [figure])["rows"][0]
-    assert row[-1][1] == pytest.approx(100 * aurc(source.rows.values, source.rows.target))
+    [row] = page["selective"]["rows"]
+    assert row[-1][1] == pytest.approx(100 * aurc(LOGITS, TARGET))
     assert row[2][1] == pytest.approx(100 * wrong[:360].mean())
 
 
-def test_histograms_count_right_and_wrong_predictions(source):
-    figure = histogram_figure(source)
-    confidence = source.rows.values.double().softmax(1).amax(1).numpy()
-    right = (source.rows.values.argmax(1) == source.rows.target).numpy()
+def test_histograms_count_right_and_wrong_predictions(model):
+    figure = model["histogram"]
+    confidence = LOGITS.double().softmax(1).amax(1).numpy()
+    right = (GUESS == TARGET).numpy()
     edges = np.arange(41) / 40
     for name, group in (("right", right), ("wrong", ~right)):
         chosen = confidence[group]
@@ -130,22 +122,16 @@ def test_histograms_count_right_and_wrong_predictions(source):
     assert figure["means"] == pytest.approx([confidence[right].mean(), confidence[~right].mean()])
 
 
-def test_histograms_of_class_one():
-    source = loaded(300, 2, binary="positive")
-    figure = histogram_figure(source)
-    p = source.rows.values.double().softmax(1)[:, 1].numpy()
-    one = source.rows.target.numpy() == 1
-    assert sum(figure["right"]) == one.sum()
-    assert figure["means"] == pytest.approx([p[one].mean(), p[~one].mean()])
-
-
 @pytest.mark.parametrize("ties", [False, True])
-def test_roc_is_that_of_sklearn(ties):
+def test_roc_is_that_of_sklearn(tmp_path, ties):
     logits, target = predictions(500, 2)
     score = logits[:, 1] - logits[:, 0]
     score = score.round() if ties else score
-    source = load_inputs({"m": (score, target)}, Reading(binary="positive"))[0]
-    figure = roc_figure(source.rows)
+    model = figures(tmp_path, score, target, **POSITIVE)
+    p, one, histogram = score.double().sigmoid(), target == 1, model["histogram"]
+    assert sum(histogram["right"]) == one.sum()
+    assert histogram["means"] == pytest.approx([float(p[one].mean()), float(p[~one].mean())])
+    figure = model["roc"]
     assert figure["auroc"] == pytest.approx(roc_auc_score(target, score))
     assert figure["counts"] == [(target == 0).sum(), (target == 1).sum()]
     fpr, tpr, threshold = roc_curve(target, score, drop_intermediate=False)
@@ -161,15 +147,15 @@ def test_roc_is_that_of_sklearn(ties):
         assert p == pytest.approx(expected, rel=1e-4)
 
 
-def test_no_roc_without_two_classes(source):
-    assert roc_figure(source.rows) is None
-    two = loaded(50, 2)
-    assert roc_figure(replace(two.rows, target=torch.zeros_like(two.rows.target))) is None
+def test_no_roc_without_two_classes(model, tmp_path):
+    assert model["roc"] is None
+    logits, _ = predictions(50, 2)
+    assert figures(tmp_path, logits, torch.zeros(50, dtype=torch.int64))["roc"] is None
 
 
-def test_classes_are_sorted_by_the_excess_of_their_error(source):
-    figure = class_reliability_figure(source, 1)
-    p, target = source.rows.values.double().softmax(1).numpy(), source.rows.target.numpy()
+def test_classes_are_sorted_by_the_excess_of_their_error(model):
+    figure = model["classReliability"]
+    p, target = LOGITS.double().softmax(1).numpy(), TARGET.numpy()
     excess = {}
     for c in range(4):
         index = np.clip(np.ceil(p[:, c] * 15).astype(int) - 1, 0, 14)
@@ -190,62 +176,46 @@ def test_classes_are_sorted_by_the_excess_of_their_error(source):
     assert [panel["name"] for panel in figure["classes"]] == sorted(excess, key=excess.__getitem__, reverse=True)
 
 
-def test_range_of_a_calibrated_model_covers_its_bins():
+def test_range_of_a_calibrated_model_covers_its_bins(tmp_path):
     """90 % of the bins of a calibrated model are within the range; the continuity correction makes it a little wide."""
     inside = total = 0
-    for seed in range(40):
-        logits, target = predictions(2000, 3, sharpness=1.0, seed=seed)
-        probs = logits.softmax(1)
-        scanned = load_like(probs, target)
-        for panel in class_reliability_figure(scanned, 1)["classes"]:
+    models = {str(seed): predictions(2000, 3, sharpness=1.0, seed=seed) for seed in range(32)}
+    for run in contents(tmp_path, models)["runs"]:
+        for panel in run["figures"]["classReliability"]["classes"]:
             bins = {name: np.array(values) for name, values in panel["bins"].items()}
             inside += (np.abs(bins["confidence"] - bins["accuracy"]) <= bins["chance"]).sum()
             total += len(bins["count"])
     assert 0.9 <= inside / total <= 0.95
 
 
-def load_like(probs: torch.Tensor, target: torch.Tensor) -> ReportInput:
-    """An input without inference, which takes most of the time."""
-    from dualfocal.metrics.evaluation import evaluate_rows
-    from dualfocal.metrics.rows import as_rows
-    from dualfocal.metrics.scan import scan
-    from dualfocal.predictions import Predictions
-
-    rows = as_rows(probs, target, input="probs")
-    data = Predictions(probs, "probs", target, None, None, "")
-    scanned = scan(rows, scores=True, classwise=True)
-    return ReportInput("m", None, data, rows, scanned, evaluate_rows(rows, scanned, 15), None, "test")
+def test_small_diagrams_are_limited(tmp_path):
+    """A page has 300 of them, or as many for each of its models as that gives."""
+    models = {name: predictions(500, 400, seed=seed) for seed, name in enumerate("abc")}
+    for run in contents(tmp_path, models)["runs"]:
+        figure = run["figures"]["classReliability"]
+        assert (len(figure["classes"]), figure["numClasses"]) == (100, 400)
+        excess = [panel["ece"] - panel["floor"] for panel in figure["classes"]]
+        assert excess == sorted(excess, reverse=True)
 
 
-def test_small_diagrams_are_limited():
-    logits, target = predictions(500, 400)
-    figure = class_reliability_figure(load_like(logits.softmax(1), target), 3)
-    assert (len(figure["classes"]), figure["numClasses"]) == (MOST_PANELS // 3, 400)
-    excess = [panel["ece"] - panel["floor"] for panel in figure["classes"]]
-    assert excess == sorted(excess, reverse=True)
-
-
-def test_overlay_has_the_bins_of_the_recommended_calibrator():
-    logits, target = predictions(600, 3, sharpness=4.0)
-    reading = Reading()
-    source = load_inputs({"m": (logits, target)}, reading)[0]
-    calibration = calibrate(source, ["temperature"], reading, lambda share: None)
-    figure = overlay_figure(calibration)
+def test_overlay_has_the_bins_of_the_recommended_calibrator(model, tmp_path):
+    assert model["overlay"] is None  # no calibrator was tried
+    run = contents(tmp_path, {"m": predictions(600, 3, sharpness=4.0)}, calibrators=["temperature"])
+    figure = run["runs"][0]["figures"]["overlay"]
     assert figure["method"] == "temperature"
-    assert figure["before"]["ece"] == source.evaluation.ece > 2 * figure["after"]["ece"]
+    assert figure["before"]["ece"] == run["results"]["models"][0]["evaluation"]["ece"] > 2 * figure["after"]["ece"]
     for part in ("before", "after"):
         bins = {name: np.array(values) for name, values in figure[part]["bins"].items()}
         error = (bins["count"] * np.abs(bins["confidence"] - bins["accuracy"])).sum() / 600
         assert error == pytest.approx(figure[part]["ece"], abs=1e-4)
-    assert overlay_figure(replace(calibration, comparison=None)) is None
 
 
-def test_groups_have_the_numbers_of_their_evaluations():
+def test_groups_have_the_numbers_of_their_evaluations(tmp_path):
     logits, target = predictions(600, 3)
     names = np.array(["a", "b"])[np.arange(600) % 2]
     groups = evaluate_groups(logits, target, names)
-    figure = groups_figure("site", groups)
-    assert (figure["column"], figure["total"], figure["level"]) == ("site", 2, 0.9)
+    figure = contents(tmp_path, {"m": (logits, target)}, groups=names)["runs"][0]["groups"]
+    assert (figure["total"], figure["level"]) == (2, 0.9)
     for row, group in zip(figure["rows"], groups, strict=True):
         assert (row["name"], row["count"], row["p"]) == (group.name, 300, group.p_adjusted)
         assert (row["debiasedLow"], row["debiasedHigh"]) == group.inference.debiased_ece
@@ -259,22 +229,20 @@ def test_groups_have_the_numbers_of_their_evaluations():
     assert [row[0][0] for row in figure["table"]["rows"]] == [group.name for group in groups]
 
 
-def test_interval_of_a_group_without_errors_is_not_empty():
-    target = torch.zeros(20, dtype=torch.int64)
-    logits = torch.tensor([[6.0, 0.0]]).repeat(20, 1)
-    (group,) = evaluate_groups(logits, target, np.array(["a"] * 20))
-    low, high = gap_interval(group.evaluation.bins, 0.9)
-    assert low < -0.05 < 0 < high
-    wide_low, wide_high = gap_interval(group.evaluation.bins, 0.9, effect=4.0)
-    assert wide_high - wide_low == pytest.approx(2 * (high - low) - 1 / 20)  # all but the half sample at each end
+def test_interval_of_a_group_without_errors_is_not_empty(tmp_path):
+    logits, target = torch.tensor([[6.0, 0.0]]).repeat(40, 1), torch.zeros(40, dtype=torch.int64)
+    figure = contents(tmp_path, {"m": (logits, target)}, groups=np.array(["a", "b"] * 20))["runs"][0]["groups"]
+    for row in figure["rows"]:
+        assert row["gapLow"] < -0.05 < 0 < row["gapHigh"]
 
 
-def test_evidence_of_a_monitor_by_period():
+def test_evidence_of_a_monitor_by_period(tmp_path):
     monitor = CalibrationMonitor()
     for day in range(6):
         logits, target = predictions(300, 3, sharpness=1.0 if day < 3 else 6.0, seed=day)
         monitor.update(logits, target, time=f"day {day}")
-    figure = evidence_figure(monitor)
+    state = write_monitor(tmp_path / "state.json", monitor, 3)
+    figure = contents(tmp_path, {"m": (LOGITS, TARGET)}, monitor=state)["monitor"]
     assert figure["time"] == [f"day {day}" for day in range(6)]
     assert figure["count"] == [300] * 6
     assert figure["samples"] == 1800
@@ -284,5 +252,6 @@ def test_evidence_of_a_monitor_by_period():
     assert figure["evidence"][figure["alarm"]["period"]] == pytest.approx(figure["alarm"]["evidence"], rel=1e-4)
     p = logits.double().softmax(1)
     assert figure["gap"][-1] == pytest.approx(float((p.amax(1) - (p.argmax(1) == target).double()).mean()), rel=1e-4)
-    with pytest.raises(ValueError, match="no samples"):
-        evidence_figure(CalibrationMonitor())
+    write_monitor(state, CalibrationMonitor(), 3)
+    with pytest.raises(ValueError, match=r"state\.json.*no samples"):
+        contents(tmp_path, {"m": (LOGITS, TARGET)}, monitor=state)

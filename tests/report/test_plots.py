@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import struct
 
 import numpy as np
 import pytest
@@ -11,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from report_pages import png_size
+from samples import draw_logits
 
 from dualfocal import metrics
 from dualfocal.metrics import Evaluation
@@ -33,10 +34,7 @@ from dualfocal.plots.reliability import chance_range
 
 def evaluation(n: int = 1000, sharpness: float = 1.0, seed: int = 0, **options: object) -> Evaluation:
     """The evaluation of a model that is calibrated, or over-confident with sharpness > 1."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(n, 5, generator=generator)
-    target = torch.multinomial((logits / sharpness).softmax(1), 1, generator=generator)[:, 0]
-    return metrics.evaluate(logits, target, **options)
+    return metrics.evaluate(*draw_logits(n, 5, seed=seed, overconfidence=sharpness), **options)
 
 
 def diagrams(figure: Figure) -> list[tuple[Axes, Axes]]:
@@ -71,8 +69,7 @@ def png(figure: Figure, dpi: int = 50) -> tuple[int, int]:
     """Width and height of the figure as a PNG, which has to be one."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=dpi)
-    assert file.getvalue()[:8] == b"\x89PNG\r\n\x1a\n"
-    return struct.unpack(">II", file.getvalue()[16:24])
+    return png_size(file.getvalue())
 
 
 def assert_drawn(top: Axes, strip: Axes, result: Evaluation) -> None:
@@ -322,16 +319,16 @@ def test_axes_of_class_1_show_probability_and_frequency() -> None:
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda: reliability_figure([evaluation(50)]), "a dict, name -> Evaluation, got list"),
-        (lambda: reliability_figure(evaluation(50)), "a dict, name -> Evaluation, got Evaluation"),
-        (lambda: reliability_figure({"a": torch.zeros(2, 2)}), "the value of 'a' is of type Tensor"),
-        (lambda: max_logit_histogram(torch.zeros(2, 2)), "a dict, method -> logits, got Tensor"),
-        (lambda: rival_boxplot({"a": torch.zeros(2, 2)}), r"method -> \(logits, target\), but the value of 'a'"),
-        (lambda: metric_bars([]), "a dict, method -> MetricBar, got list"),
-        (lambda: MetricBar.from_evaluations([evaluation(50)], "eces"), "got 'eces'; did you mean ece"),
-        (lambda: MetricBar.from_evaluations(evaluation(50)), "a list of evaluations, one per seed, got Evaluation"),
-        (lambda: ece_over_training({}), "at least one method"),
-        (lambda: save(None, "x.png"), "save needs a figure, or axes of one, got NoneType"),
+        (lambda: reliability_figure([evaluation(50)]), "dict.*list"),
+        (lambda: reliability_figure(evaluation(50)), "dict.*Evaluation"),
+        (lambda: reliability_figure({"a": torch.zeros(2, 2)}), "'a'.*Tensor"),
+        (lambda: max_logit_histogram(torch.zeros(2, 2)), "dict.*Tensor"),
+        (lambda: rival_boxplot({"a": torch.zeros(2, 2)}), r"\(logits, target\).*'a'"),
+        (lambda: metric_bars([]), "MetricBar.*list"),
+        (lambda: MetricBar.from_evaluations([evaluation(50)], "eces"), "'eces'.* ece"),
+        (lambda: MetricBar.from_evaluations(evaluation(50)), "list.*Evaluation"),
+        (lambda: ece_over_training({}), "method"),
+        (lambda: save(None, "x.png"), "NoneType"),
     ],
 )
 def test_wrong_arguments_are_named(draw, message) -> None:

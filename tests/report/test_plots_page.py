@@ -1,18 +1,13 @@
 """The code of docs/plots.md runs, and draws the pictures of that page."""
 
 import re
-import struct
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+from report_pages import png_size
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-def size(file: Path) -> tuple[int, int]:
-    """Width and height of a PNG."""
-    return struct.unpack(">II", file.read_bytes()[16:24])
 
 
 def test_the_page_draws_its_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,5 +19,5 @@ def test_the_page_draws_its_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyP
     finally:
         for number in set(plt.get_fignums()) - set(before):
             plt.close(number)
-    drawn = {file.name: size(file) for file in tmp_path.glob("*.png")}
-    assert drawn == {file: size(DOCS / file) for file in re.findall(r'<img src="([^"]+)"', page)}
+    drawn = {file.name: png_size(file.read_bytes()) for file in tmp_path.glob("*.png")}
+    assert drawn == {file: png_size((DOCS / file).read_bytes()) for file in re.findall(r'<img src="([^"]+)"', page)}

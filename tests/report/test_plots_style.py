@@ -2,13 +2,13 @@
 
 import io
 import re
-import struct
 
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from report_pages import png_size
 
 from dualfocal.losses import LOSSES
 from dualfocal.plots import LOOKS, MetricBar, max_logit_histogram, metric_figure, save
@@ -68,9 +68,9 @@ def test_fonts_are_embedded_in_a_pdf_as_truetype(tmp_path, caplog):
 
 def test_files_that_cannot_be_saved_are_refused(tmp_path):
     figure = Figure()
-    with pytest.raises(ValueError, match=r"must end in \.png, \.pdf, \.svg; got .*a\.jpg"):
+    with pytest.raises(ValueError, match=r"\.png.*a\.jpg"):
         save(figure, tmp_path / "a.jpg")
-    with pytest.raises(ValueError, match="there is no folder"):
+    with pytest.raises(ValueError, match="no folder"):
         save(figure, tmp_path / "nowhere" / "a.png")
 
 
@@ -100,4 +100,4 @@ def test_figures_display_themselves_in_notebooks():
     width, height = np.array(image.get_size_inches() * 100, dtype=int)
     png = image._repr_png_()
     assert png.startswith(b"\x89PNG")
-    assert struct.unpack(">II", png[16:24]) == (width, height)
+    assert png_size(png) == (width, height)

@@ -4,19 +4,16 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from browser import contents_of
+from report_pages import contents, predictions
 from safetensors.torch import load_file, save_file
 
 from dualfocal import metrics
 from dualfocal.calibrators import compare_calibrators, make_calibrator
-from dualfocal.metrics.comparison import Difference
-from dualfocal.predictions import Reading
-from dualfocal.report import write_report
-from dualfocal.report.inputs import find_inputs, load_inputs
 from dualfocal.runs import Run
 
 
@@ -27,10 +24,9 @@ def run(runs, folder, tmp_path) -> Path:
     return tmp_path / "run"
 
 
-def report(path: Path, *calibrators: str, **reading: object) -> dict:
-    page = path.with_name("page.html")
-    write_report([path], page, calibrators=calibrators, reading=Reading(**reading))
-    [actual] = contents_of(page)["runs"]
+def report(path: Path, *calibrators: str) -> dict[str, Any]:
+    """What a page shows of a file or a run."""
+    [actual] = contents(path.parent, [path], calibrators=calibrators)["runs"]
     assert "nan" not in json.dumps([actual["advice"], actual["how"], actual["metrics"], actual["calibrators"]]).lower()
     assert "inf " not in json.dumps([actual["advice"], actual["how"], actual["calibrators"]])
     return actual
@@ -53,33 +49,27 @@ def test_a_true_class_that_is_ruled_out(run):
     change(run, test_logits=values)
     actual = report(run, "temperature", "isotonic")
     nll = next(row[1][0] for row in actual["calibrators"]["rows"] if row[0] == "isotonic")
-    assert actual["advice"].startswith(
-        f"Use isotonic: it has the lowest NLL, {nll} nats. The uncalibrated model has infinite NLL"
-    )
+    assert actual["advice"].startswith(f"Use isotonic: it has the lowest NLL, {nll} nats. ")
     rows = {row[0]: row for row in actual["calibrators"]["rows"]}
     assert rows["uncalibrated"][1][0] == rows["temperature"][1][0] == "∞"
     assert rows["temperature"][2] == ["\N{EN DASH}", None]
     assert rows["isotonic"][2] == ["\N{MINUS SIGN}∞", None]  # without an interval
-    actual = report(run, "temperature")
-    assert actual["advice"].startswith("The NLL is infinite with and without calibration")
+    assert "infinite" in report(run, "temperature")["advice"]
 
 
 def test_few_samples_of_a_run_have_no_interval(run):
     tensors = load_file(run / "predictions.safetensors")
     change(run, test_logits=tensors["test_logits"][:8], test_target=tensors["test_target"][:8])
     actual = report(run, "temperature")
-    assert actual["advice"].startswith("Too few samples for a confidence interval")
+    assert actual["advice"].startswith("Too few samples")
     assert [len(row[2]) for row in actual["calibrators"]["rows"]] == [2, 2]
 
 
 def test_the_simplest_of_equals_is_advised_and_the_choice_admitted(tmp_path):
-    generator = torch.Generator().manual_seed(0)
-    logits = 1.5 * torch.randn(1500, 4, generator=generator)
-    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
-    np.savez(tmp_path / "p.npz", logits=3 * logits.numpy(), target=target.numpy())
-    actual = report(tmp_path / "p.npz", "vector", "ets", "temperature", "temperature+vector")
-    assert actual["advice"].startswith("Use temperature: it lowers the NLL by ")
-    assert "(Chosen among 4 methods" in actual["advice"]
+    methods = ["vector", "ets", "temperature", "temperature+vector"]
+    [actual] = contents(tmp_path, {"m": predictions(1500, 4, sharpness=3.0)}, calibrators=methods)["runs"]
+    assert actual["advice"].startswith("Use temperature: ")
+    assert "4 methods" in actual["advice"]
 
 
 def test_the_advice_on_a_run_follows_from_paired_comparisons(run):
@@ -89,7 +79,7 @@ def test_the_advice_on_a_run_follows_from_paired_comparisons(run):
     fitted = {name: make_calibrator(name).fit(*Run(run).predictions("val"))(values) for name in names}
     best = min(names, key=lambda name: metrics.nll(fitted[name], target))
 
-    def nll(a: torch.Tensor, b: torch.Tensor) -> Difference:
+    def nll(a: torch.Tensor, b: torch.Tensor) -> Any:
         return metrics.compare(a, b, target).differences["nll"]
 
     good = [name for name in names if nll(values, fitted[name]).high < 0 or name == best]
@@ -98,7 +88,7 @@ def test_the_advice_on_a_run_follows_from_paired_comparisons(run):
     assert gain.significant
     assert actual["advice"].startswith(f"Use {equal[0]}: it lowers the NLL by {-gain.difference:.4f} nats ")
     assert [row[0] for row in actual["calibrators"]["rows"]][:2] == ["uncalibrated", best]
-    assert "(Chosen among 2 methods" in actual["advice"]
+    assert "2 methods" in actual["advice"]
 
 
 def test_losses_of_hundreds_of_digits(tmp_path):
@@ -116,21 +106,19 @@ def test_too_few_images_for_folds(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "p.npz", logits=rng.normal(size=(4, 3, 5, 5)), target=rng.integers(3, size=(4, 5, 5)))
     actual = report(tmp_path / "p.npz", "temperature")
-    assert actual["how"].startswith("No calibrator was scored: 5 folds ")
+    assert "5 folds" in actual["how"]
     assert actual["calibrators"] is None
 
 
 def test_missing_images_are_reported_without_folders(run, tmp_path):
     for data, options, reason in (
         ("digits", {"noise": "x"}, "could not be read"),
-        ("/no/such/place.npz", {}, "place.npz could not be read (see --data-root): place.npz"),
+        ("/no/such/place.npz", {}, "place.npz"),
         ("digits", {"colour": 1}, "digits has the options "),
-        ("cifar10", {}, "cifar10 was not found (see --data-root)."),
+        ("cifar10", {}, "cifar10"),
     ):
         set_json(run / "recipe.json", data=data, data_options=options)
-        write_report([run], tmp_path / "page.html", calibrators=(), data_root=tmp_path)
-        [subject] = contents_of(tmp_path / "page.html")["runs"]
-        note = subject["mistakes"]["note"]
+        note = contents(tmp_path, [run], data_root=tmp_path)["runs"][0]["mistakes"]["note"]
         assert note.startswith("No images: "), data
         assert reason in note, data
         assert str(tmp_path) not in note, data
@@ -139,8 +127,8 @@ def test_missing_images_are_reported_without_folders(run, tmp_path):
 
 def test_pixels_of_any_size(run, tmp_path):
     set_json(run / "recipe.json", data_options={"noise": 1e308})
-    write_report([run], tmp_path / "page.html", calibrators=())  # pytest makes an error of a warning
-    assert len(contents_of(tmp_path / "page.html")["runs"][0]["mistakes"]["items"]) == 12
+    page = contents(tmp_path, [run])  # pytest makes an error of a warning
+    assert len(page["runs"][0]["mistakes"]["items"]) == 12
 
 
 def test_values_that_are_no_numbers_are_gaps(run):
@@ -160,7 +148,7 @@ def test_a_damaged_result_is_refused(run):
     for field, value, kind in (("seconds", "fast", "a number"), ("sessions", "abc", "a list")):
         result = (run / "result.json").read_text()
         set_json(run / "result.json", **{field: value})
-        with pytest.raises(ValueError, match=rf"result\.json: is damaged: {field} must be {kind}, got '{value}'"):
+        with pytest.raises(ValueError, match=rf"result\.json: .*{field} .*{kind}.*'{value}'"):
             report(run)
         (run / "result.json").write_text(result)
 
@@ -169,11 +157,12 @@ def test_a_validation_split_that_does_not_fit_is_not_used(run):
     tensors = load_file(run / "predictions.safetensors")
     change(run, val_logits=tensors["val_logits"][:, :5], val_target=tensors["val_target"] % 5)
     actual = report(run, "temperature")
-    assert "The run's validation split cannot be used: it has 5 classes, but the samples have 10." in actual["remarks"]
+    assert "validation split" in (remark := actual["remarks"][0])
+    assert "5 classes" in remark
     values, target = tensors["test_logits"], tensors["test_target"]
     assert actual["advice"] == compare_calibrators(values, target, ["temperature"]).verdict()
     change(run, val_logits=tensors["val_logits"], val_target=tensors["val_target"] + 100)
-    assert report(run)["remarks"][0].startswith("The run's validation split cannot be used: target 109 is out of range")
+    assert "target 109" in report(run)["remarks"][0]
 
 
 def test_many_calibrators_go_into_several_tables(run):
@@ -186,18 +175,7 @@ def test_many_calibrators_go_into_several_tables(run):
 
 
 def test_p_values_have_one_form(run, folder, tmp_path):
-    write_report([run, folder / "b"], tmp_path / "page.html", calibrators=())
-    contents = contents_of(tmp_path / "page.html")
-    for row, subject in zip(contents["metrics"][0]["rows"], load_inputs([run, folder / "b"], Reading()), strict=True):
-        p = subject.evaluation.inference.joint_p_value
+    page = contents(tmp_path, [run, folder / "b"])
+    for row, path in zip(page["metrics"][0]["rows"], (run, folder / "b"), strict=True):
+        p = metrics.evaluate(*Run(path).predictions("test"), inference=True).inference.joint_p_value
         assert row[6] == ["< 0.001" if p < 0.001 else f"{p:.3f}", p]
-
-
-def test_a_folder_means_its_finished_runs(runs, folder, tmp_path):
-    shutil.copytree(folder / "a", tmp_path / "all" / "2")
-    shutil.copytree(folder / "b", tmp_path / "all" / "deep" / "1")
-    shutil.copytree(folder / "b", tmp_path / "all" / "3")
-    (tmp_path / "all" / "3" / "result.json").unlink()
-    inputs, unfinished = find_inputs([tmp_path / "all", folder / "a", tmp_path / "x.npz"])
-    assert inputs == [tmp_path / "all" / "2", tmp_path / "all" / "deep" / "1", folder / "a", tmp_path / "x.npz"]
-    assert [run.path.name for run in unfinished] == ["3"]

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from browser import FLAGS, find_chromium
+from chromium import FLAGS, find_chromium
 
 SITE = Path(__file__).parents[2] / "site"
-# The report is tested in tests/report; links of the page for missing pages start at the root of a server.
+# The report is tested in tests/browser; links of the page for missing pages start at the root of a server.
 PAGES = sorted(page for page in SITE.rglob("*.html") if page.name not in ("404.html", "cifar10-report.html"))
 pytestmark = pytest.mark.skipif(not PAGES, reason="no site/: run make docs")
 

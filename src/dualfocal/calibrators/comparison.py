@@ -190,7 +190,6 @@ class CalibratorComparison(MethodComparison[MethodScore]):
 
 
 def _plain_method(method: MethodScore) -> dict[str, object]:
-    # The order of the keys is that of the files written so far.
     return {
         "method": method.name,
         **{name: finite(value) for name, value in method.scores.items()},

@@ -39,8 +39,8 @@ def recipe(source: ReportInput) -> dict[str, Any] | None:
     mine, theirs = own.to_dict(), preset.to_dict()
     hints = field_docs()
     rows = []
-    for field in dict.fromkeys([*mine, *theirs]):
-        ours, default = mine.get(field, {}), theirs.get(field, {})
+    for field, ours in mine.items():
+        default = theirs[field]
         if ours != default and field != "schema":
             rows.append([field, _plain(ours), _plain(default), hints.get(field, "")])
     return {

@@ -1,9 +1,6 @@
 """A real browser, and Python's figures for the numbers that a page carries."""
 
-import base64
-import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,13 +18,6 @@ from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_error
 from dualfocal.metrics.units import ONE, to_units
 
-HOSTILE = [
-    "</script><script>hacked = 1</script>",
-    "<img src=x onerror='hacked = 1'>",
-    "<!--",
-    "a\u2028b",
-    "{{scripts}}",
-]
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -76,9 +66,8 @@ class Tab:
 def running() -> Iterator[Tab]:
     """A tab of the browser."""
     executable = find_chromium()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
+    playwright_api = pytest.importorskip("playwright.sync_api", reason="make test-integrations installs it")
+    with playwright_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, headless=True, args=FLAGS)
         yield Tab(browser)
         browser.close()
@@ -91,37 +80,6 @@ def opened(tab: Tab, file: Path, *, width: int = 1100, dark: bool = False) -> It
     # Pictures within the page count as requests to their own data.
     allowed = f"asked for: {file.as_uri()}", "asked for: data:image/png;"
     assert [event for event in tab.events if event != allowed[0] and not event.startswith(allowed[1])] == []
-
-
-def contents_of(file: Path) -> dict[str, Any]:
-    """The contents of the page, without the numbers it computes from."""
-    match = re.search(r'<script type="application/json" id="contents">(.*?)</script>', file.read_text(), re.DOTALL)
-    assert match is not None
-    return json.loads(match[1])
-
-
-def arrays_of(file: Path, i: int = 0) -> dict[str, Any]:
-    """The numbers that the page computes from, laid out as its contents describe."""
-    spec = contents_of(file)["runs"][i]["data"]
-    match = re.search(rf'<script type="text/plain" id="values-{i}">(.*?)</script>', file.read_text())
-    assert match is not None
-    content, n = base64.b64decode(match[1]), spec["count"]
-    names = [("target", "<u4", 1), ("predicted", "<u4", 1)]
-    if spec["kind"] == "log_sums":
-        names = [("log_sums", "<f4", len(spec["temperatures"])), ("of_target", "<f4", 1), *names]
-    else:
-        names = [("values", "<f4", spec["numClasses"]), *names]
-    if spec["exact"]:
-        names = [("units", "<f8", 1), ("nll", "<f8", 1), *names]
-    arrays, offset = dict(spec), 0
-    for name, kind, width in names:
-        array = np.frombuffer(content, kind, n * width, offset)
-        offset += array.nbytes
-        arrays[name] = torch.from_numpy(array.astype({"<u4": np.int64, "<f4": np.float32, "<f8": np.float64}[kind]))
-    assert offset == len(content)
-    wide = "values" if "values" in arrays else "log_sums"
-    arrays[wide] = arrays[wide].view(n, -1)
-    return arrays
 
 
 def expected(

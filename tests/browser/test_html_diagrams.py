@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -11,22 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browser import contents_of, opened
+from chromium import opened
+from report_pages import contents_of, predictions, write_monitor
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from dualfocal.metrics import CalibrationMonitor
 from dualfocal.predictions import Reading
 from dualfocal.report import write_report
-from dualfocal.runs.layout import seal
-from dualfocal.runs.monitor_file import MonitorState
 
 NAMES = ["cat", "dog", "<b>owl</b>", "fox"]
-
-
-def predictions(n: int, num_classes: int, sharpness: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(n, num_classes, generator=generator)
-    return sharpness * logits, torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +35,7 @@ def two(models, tmp_path_factory) -> Path:
     monitor = CalibrationMonitor()
     for day in range(5):
         monitor.update(*predictions(300, 4, 1.0 if day < 3 else 6.0, seed=day), time=f"day {day}")
-    (folder / "state.json").write_text(json.dumps(seal(MonitorState(monitor, 4).to_dict())))
+    write_monitor(folder / "state.json", monitor, 4)
     groups = np.array(["north", "south", "west"])[np.arange(600) % 3]
     options = {"class_names": NAMES, "groups": groups, "monitor": folder / "state.json"}
     write_report(models, folder / "two.html", calibrators=("temperature",), **options)

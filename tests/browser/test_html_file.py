@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browser import contents_of, opened, read
+from chromium import opened, read
+from report_pages import contents_of
 
 from dualfocal import metrics
 from dualfocal.predictions import Reading

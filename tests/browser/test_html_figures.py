@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from browser import HOSTILE, arrays_of, choose, contents_of, expected, opened, read
+from chromium import choose, expected, opened, read
+from report_pages import HOSTILE, arrays_of, contents_of
 
 from dualfocal.metrics import evaluate
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from browser import HOSTILE, arrays_of, contents_of, opened, read
+from chromium import opened, read
+from report_pages import HOSTILE, arrays_of, contents_of
 
 from dualfocal.report import write_report
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from browser import contents_of, opened
+from chromium import opened
 from PIL import Image
+from report_pages import contents_of
 
 from dualfocal import metrics
 from dualfocal.metrics import Evaluation
@@ -80,14 +81,6 @@ def test_one_model_has_verdict_remedy_and_what_remains(browser, one):
         assert remains.startswith("What remains: After temperature, on held-out samples: No miscalibration detectable")
         assert page.locator("#groups").is_visible()
         assert page.locator("#groups-body tbody tr").count() == 2
-
-
-def test_models_of_other_samples_are_not_paired(tmp_path, models):
-    logits, target = models["sharp"]
-    write_report({"a": (logits, target), "b": (logits[:700], target[:700])}, tmp_path / "p.html", calibrators=())
-    contents = contents_of(tmp_path / "p.html")
-    assert contents["headline"].startswith("The models were scored on different samples, so that they cannot be paired")
-    assert contents["decision"]["table"] is None
 
 
 def test_every_figure_and_table_can_be_saved(browser, three, tmp_path):
