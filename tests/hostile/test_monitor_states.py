@@ -55,33 +55,31 @@ def setting(name: str, value: object) -> Change:
     return resealed(lambda state: state["monitor"]["settings"].update({name: value}))
 
 
+# What happens to the file, and words of the refusal.
 BAD: dict[str, tuple[Change, str]] = {
-    "empty": (lambda content: b"", "is not JSON, or damaged"),
-    "truncated": (lambda content: content[: len(content) // 2], "is not JSON, or damaged"),
-    "noise": (lambda content: bytes(range(256)) * 9, "is not JSON, or damaged"),
-    "nested": (lambda content: b"[" * 10**5, "is not JSON, or damaged"),
-    "many digits": (lambda content: content.replace(b'"schema": 1', b'"schema": ' + b"1" * 9999), "is not JSON"),
-    "a list": (lambda content: b"[1, 2]", "has schema None"),
-    "edited": (lambda content: content.replace(b'"num_samples": 6', b'"num_samples": 7'), "is damaged, or was edited"),
-    "other version": (resealed(lambda state: state.update(schema=2)), "has schema 2, this version .* reads schema 1"),
-    "other kind": (resealed(lambda state: state.update(kind="result")), "no state of a monitor"),
-    "unknown field": (resealed(lambda state: state.update(more=1)), "no state of a monitor"),
-    "newer monitor": (resealed(lambda state: state["monitor"].update(schema=9)), "has schema 9"),
-    "no monitor": (resealed(lambda state: state.update(monitor=None)), "is damaged: .* wrong entry"),
-    "files are a list": (resealed(lambda state: state.update(seen=[1])), "seen must hold the names of files"),
-    "one class": (resealed(lambda state: state.update(num_classes=1)), "num_classes must be at least 2, got 1"),
-    "classes are numbers": (resealed(lambda state: state.update(class_names=[1])), "class_names must be a list"),
-    "huge": (setting("num_bins", 10**9), "num_bins must be at most 10,000"),
-    "many bins": (setting("num_bins", 9_000), "must be a list of 144016 numbers"),
-    "no tolerance": (setting("tolerance", "x" * 10**4), "tolerance must be a number"),
-    "a period without samples": (period("num_samples", 0), "a period needs samples"),
-    "a large number": (period("correct", 10**400), "correct must be at least 0 and below"),
-    "a negative peak": (resealed(lambda state: state["monitor"].update(log_peak=-1e4)), "log_peak must be at least 0"),
-    "a negative count": (
-        resealed(lambda state: state["monitor"]["cells"]["count"].__setitem__(3, -1)),
-        "count must not hold negative numbers",
-    ),
-    "escapes": (setting("binary", ESCAPE), r"binary must be one of .*x1b"),
+    "empty": (lambda content: b"", "JSON"),
+    "truncated": (lambda content: content[: len(content) // 2], "JSON"),
+    "noise": (lambda content: bytes(range(256)) * 9, "JSON"),
+    "nested": (lambda content: b"[" * 10**5, "JSON"),
+    "many digits": (lambda content: content.replace(b'"schema": 1', b'"schema": ' + b"1" * 9999), "JSON"),
+    "a list": (lambda content: b"[1, 2]", "schema None"),
+    "edited": (lambda content: content.replace(b'"num_samples": 6', b'"num_samples": 7'), "checksum"),
+    "other version": (resealed(lambda state: state.update(schema=2)), "schema 2.* 1"),
+    "other kind": (resealed(lambda state: state.update(kind="result")), "monitor"),
+    "unknown field": (resealed(lambda state: state.update(more=1)), "monitor"),
+    "newer monitor": (resealed(lambda state: state["monitor"].update(schema=9)), "schema 9"),
+    "no monitor": (resealed(lambda state: state.update(monitor=None)), "monitor"),
+    "files are a list": (resealed(lambda state: state.update(seen=[1])), "seen"),
+    "one class": (resealed(lambda state: state.update(num_classes=1)), "num_classes .*2, got 1"),
+    "classes are numbers": (resealed(lambda state: state.update(class_names=[1])), "class_names"),
+    "huge": (setting("num_bins", 10**9), "num_bins .*10,000"),
+    "many bins": (setting("num_bins", 9_000), "144016"),
+    "no tolerance": (setting("tolerance", "x" * 10**4), "tolerance .*xxx"),
+    "a period without samples": (period("num_samples", 0), "samples"),
+    "a large number": (period("correct", 10**400), "correct"),
+    "a negative peak": (resealed(lambda state: state["monitor"].update(log_peak=-1e4)), "log_peak .*-10000"),
+    "a negative count": (resealed(lambda state: state["monitor"]["cells"]["count"].__setitem__(3, -1)), "count"),
+    "escapes": (setting("binary", ESCAPE), "binary .*x1b"),
 }
 
 
@@ -101,17 +99,13 @@ def test_a_bad_state_is_refused_and_kept(case, state, capsys):
     assert {path.name for path in Path().iterdir()} == {"state.json", "old.npz", "new.npz"}
 
 
-def test_a_state_that_is_too_large_is_not_read(state, capsys):
+def test_a_large_file_or_a_pipe_is_not_read(state, capsys):
     os.truncate(state, 10**12)  # takes no space on the disk
-    code, _, err = command(capsys, "monitor", "state.json", "new.npz")
-    assert (code, "has more than 200 MB" in err) == (2, True)
-
-
-def test_a_pipe_is_no_state(state, capsys):
     os.mkfifo("pipe.json")
-    for more in ((), ("new.npz",)):
-        code, _, err = command(capsys, "monitor", "pipe.json", *more)
-        assert (code, "must be a regular file" in err) == (2, True)
+    for name, words in (("state.json", "200 MB"), ("pipe.json", "regular file")):
+        for more in ((), ("new.npz",)):
+            code, _, err = command(capsys, "monitor", name, *more)
+            assert (code, words in err) == (2, True)
 
 
 def test_a_flipped_bit_is_noticed_or_harmless(state, capsys):
