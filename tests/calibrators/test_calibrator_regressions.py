@@ -1,4 +1,4 @@
-"""Mistakes of earlier versions."""
+"""Mistakes that were made once."""
 
 import json
 
