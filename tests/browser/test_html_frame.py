@@ -95,7 +95,7 @@ def test_every_figure_and_table_can_be_saved(browser, three, tmp_path):
     svg = saved(page, page.locator("#figure-comparison button", has_text="SVG"), tmp_path).read_text()
     assert svg.startswith("<svg")
     assert "var(--" not in svg
-    assert "calibration error" in svg
+    assert "RMS error" in svg
     png = saved(page, page.locator("#figure-comparison button", has_text="PNG"), tmp_path)
     with Image.open(png) as image:
         assert image.width > 800
