@@ -16,10 +16,10 @@ from packaging.requirements import Requirement
 
 from dualfocal import __version__, kernels
 from dualfocal._memory import free_memory, machine_memory, show_size
-from dualfocal._table import Table
 from dualfocal._trials import FAILED, UNUSED, Trial, try_calibrator, try_kernels, try_loss
 from dualfocal.data.paths import VARIABLE, Root, data_root, on_disk
 from dualfocal.data.sources import OFFICIAL
+from dualfocal.tables import Table
 from dualfocal.train.distributed import num_cores
 from dualfocal.train.result import device_name
 

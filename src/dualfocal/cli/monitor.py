@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dualfocal._checks import AT_MOST
-from dualfocal._table import Table
 from dualfocal.cli import _options as options
 from dualfocal.cli._common import check_plot, consoles, print_json, say, show
+from dualfocal.tables import Table
 
 if TYPE_CHECKING:
     from dualfocal.metrics import CalibrationMonitor

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any, NamedTuple
 
-from dualfocal._table import Table
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.paper.intervals import Estimate, holm_levels, prediction_interval
 from dualfocal.paper.measurements import MEASUREMENTS
@@ -30,6 +29,7 @@ from dualfocal.paper.verdicts import (
     shortage,
 )
 from dualfocal.runs import Run
+from dualfocal.tables import Table
 
 SCHEMA = 1
 DRAWS = 1000  # of the bootstrap

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal._files import atomic_path, check_place
-from dualfocal._table import quantity
 from dualfocal.calibrators import CALIBRATORS
 from dualfocal.metrics.arrays import Array
 from dualfocal.predictions import Reading
@@ -30,6 +29,7 @@ from dualfocal.report.images import RunData
 from dualfocal.report.inputs import Model, load_inputs
 from dualfocal.report.names import shortened
 from dualfocal.runs.monitor_file import read_monitor
+from dualfocal.tables import quantity
 
 MOST_BYTES = 3_900_000  # size limit of a page: under 4 MB, to fit in a mail
 DESCRIPTION = 1500  # bytes of the description of the embedded data of one input

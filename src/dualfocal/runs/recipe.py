@@ -16,13 +16,13 @@ from torch import nn
 
 from dualfocal._checks import AT_MOST, check_choice, did_you_mean
 from dualfocal._objects import is_object_name, resolve, unknown_name
-from dualfocal._table import quantity
 from dualfocal.losses import LOSSES
 from dualfocal.losses.registry import make_loss
 from dualfocal.models import MODELS
 from dualfocal.runs._settings import checked, from_text, option_from_text, plain
 from dualfocal.runs.layout import RECIPE, SCHEMA, RunError, check_content, read_json
 from dualfocal.runs.optimizers import check_optimizer
+from dualfocal.tables import quantity
 
 CHOICES = {
     "reduction": ("sum", "mean"),

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dualfocal._checks import did_you_mean
-from dualfocal._table import quantity
 from dualfocal.data.registry import DATASETS, custom_function
 from dualfocal.runs import Recipe, Run, RunResult
+from dualfocal.tables import quantity
 from dualfocal.train.presets import PRESETS, custom, preset
 
 # The columns of the paper's table 1.

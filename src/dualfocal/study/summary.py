@@ -8,12 +8,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from dualfocal._table import Table
 from dualfocal.metrics.registry import FLOORS, METRICS, Metric
 from dualfocal.metrics.result import finite
 from dualfocal.runs import RunResult
 from dualfocal.study.differences import LEVEL, Interval, paired_difference, sampling_noise
 from dualfocal.study.plan import Study
+from dualfocal.tables import Table
 
 SCHEMA = 1
 

@@ -5,12 +5,12 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from dualfocal._table import quantity
 from dualfocal.data import DataSet
 from dualfocal.losses import LOSSES
 from dualfocal.losses.registry import check_loss
 from dualfocal.models import MODELS, make_model
 from dualfocal.runs import Recipe
+from dualfocal.tables import quantity
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
 from dualfocal.train.optimizer import CAPTURABLE, try_optimizer
