@@ -185,7 +185,7 @@ def _named(name: str) -> "tuple[Callable[[Iterable[str]], Recipe], Path | None]"
 
 
 def _make_callback(name: str) -> object:
-    from dualfocal._objects import load_object
+    from dualfocal.objects import load_object
 
     make = load_object("callback", name)
     try:

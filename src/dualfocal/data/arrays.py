@@ -16,11 +16,11 @@ from dualfocal._checks import check_choice, did_you_mean
 from dualfocal._files import check_readable
 from dualfocal._memory import free_memory, show_size
 from dualfocal._npz import NpzArchive
-from dualfocal._objects import current_folder_first, load_object, takes
 from dualfocal.data.custom import PART_ARRAYS, normalize_by, split_parts
 from dualfocal.data.dataset import DataSet, Size
 from dualfocal.data.paths import Root
 from dualfocal.data.transforms import CropFlip
+from dualfocal.objects import current_folder_first, load_object, takes
 
 MAX_CLASSES = 100_000
 BYTES_PER_SAMPLE = 64  # of labels and splits

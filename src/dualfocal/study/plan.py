@@ -83,8 +83,8 @@ def make_study(
     ['gamma 2', 'gamma 5']
 
     Args:
-        losses: names from :data:`~dualfocal.losses.LOSSES` or of plug-ins, or ``package.module:object``; the others
-            are compared with the first.
+        losses: names from :data:`~dualfocal.losses.LOSSES` or ``package.module:object``; the others are
+            compared with the first.
         dataset: name of a data set, or a custom data set: a folder of images, an .npz file or
             ``package.module:function``.
         model: name of a model (default: the model of the data set's first preset, small_cnn for custom data sets).

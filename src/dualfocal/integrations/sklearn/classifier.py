@@ -22,7 +22,7 @@ from dualfocal._checks import MAX_SEED, check_count, check_known
 from dualfocal._tensors import check_number
 from dualfocal.integrations.sklearn._training import Samples, Settings, Trained, adapts, new_layers, train_layers
 from dualfocal.losses import LOSSES, AdaDualFocalLoss, DualFocalLoss
-from dualfocal.losses.registry import make_loss
+from dualfocal.runs.losses import make_loss
 
 DTYPES = (np.float64, np.float32)
 TWO_CLASSES = (
