@@ -15,10 +15,10 @@ from browser import contents_of, opened
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from dualfocal.metrics import CalibrationMonitor
+from dualfocal.metrics.monitor.state_file import MonitorState
 from dualfocal.predictions import Reading
 from dualfocal.report import write_report
 from dualfocal.runs.layout import seal
-from dualfocal.runs.monitor_file import MonitorState
 
 NAMES = ["cat", "dog", "<b>owl</b>", "fox"]
 

@@ -74,7 +74,7 @@ def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> Non
     arrays = {name: value.cpu().numpy() for name, value in calibrator.state_dict().items()}
     text = json.dumps(about, allow_nan=False, default=lambda scalar: scalar.item())  # numpy scalars
     with atomic_path(path) as temporary:
-        np.savez(temporary, **{ABOUT: np.array(text)}, **arrays)
+        np.savez(temporary, allow_pickle=False, **{ABOUT: np.array(text)}, **arrays)
 
 
 def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:

@@ -12,7 +12,8 @@ from dualfocal.tables import Table
 
 if TYPE_CHECKING:
     from dualfocal.metrics import CalibrationMonitor
-    from dualfocal.runs.monitor_file import MonitorState, NewPeriod
+    from dualfocal.metrics.monitor.state_file import MonitorState
+    from dualfocal.predictions.monitoring import NewPeriod
 
 LAST = 10  # periods of the table
 FIXED = "Fixed when the state file is started."
@@ -105,7 +106,8 @@ def monitor(
 
         dualfocal monitor state.json
     """
-    from dualfocal.runs.monitor_file import read_monitor, update_monitor
+    from dualfocal.metrics.monitor.state_file import read_monitor
+    from dualfocal.predictions.monitoring import update_monitor
 
     if weight is not None:
         raise ValueError(
