@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any, NamedTuple
 
-from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics import holm
 from dualfocal.paper.intervals import Estimate, holm_levels, prediction_interval
 from dualfocal.paper.measurements import MEASUREMENTS
 from dualfocal.paper.replication_plan import LOSS, ControlRun, Sample, replication_plan, sort_runs

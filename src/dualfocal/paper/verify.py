@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal.calibrators import TemperatureScaling
-from dualfocal.metrics import adaptive_ece, evaluate
-from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics import METRICS, adaptive_ece, evaluate
 from dualfocal.metrics.result import finite
 from dualfocal.paper.published import Cell, published_tables
 from dualfocal.predictions import load_predictions

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics import METRICS
 from dualfocal.metrics.result import finite
 from dualfocal.runs.layout import FAILURE
 from dualfocal.runs.recipe import Recipe

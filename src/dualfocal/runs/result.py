@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Self
 
-from dualfocal.metrics import Evaluation
-from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics import METRICS, Evaluation
 from dualfocal.metrics.result import finite
 from dualfocal.runs.layout import SCHEMA, RunError
 from dualfocal.tables import Table
