@@ -101,10 +101,10 @@ def load_npz(file: Path) -> dict[str, npt.NDArray[Any]]:
     check_readable(file)
     known = ("x", "y", "class_names", *(f"{letter}_{part}" for letter in "xy" for part in PART_ARRAYS))
     try:
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("it is not an .npz file, or is damaged")
-        with archive:
+        with file.open("rb") as content:
+            archive = np.load(content, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it is not an .npz file")
             return {name: archive[name] for name in known if name in archive}
     except Exception as error:  # a damaged archive can raise anything
         raise ValueError(f"{file}: cannot be read: {error}") from error
