@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,20 +106,10 @@ EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
 @pytest.fixture
 def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the files of the page, and its plug-in package as if it were installed."""
+    """A folder with the files of the page."""
     blocks = re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```", EXTENDING, re.M | re.S)
     for module, code in blocks:
         (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
-    [project] = re.findall(r"^```toml\n(.*?)^```", EXTENDING, re.M | re.S)
-    groups = tomllib.loads(project)["project"]["entry-points"]
-    lines = [
-        line for group, names in groups.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))
-    ]
-    info = tmp_path / "site" / "example-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: example\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("\n".join(lines))
-    monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(train_result, "metrics_of", lambda predictions: ({}, {}))
@@ -132,7 +121,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_commands_of_the_page_on_extending_run(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
     commands = [shlex.split(line) for line in dict.fromkeys(re.findall(r"^    \$ dualfocal (.*)$", EXTENDING, re.M))]
     trainings = [words for words in commands if words[0] == "train"]
-    assert len(trainings) == len(commands) - 1 == 8
+    assert len(trainings) == len(commands) - 1 == 6
     for number, words in enumerate(trainings):
         out = f"runs/{number}"
         with pytest.raises(SystemExit) as ended:
@@ -143,9 +132,9 @@ def test_commands_of_the_page_on_extending_run(examples: Path, capsys: pytest.Ca
     runs = find_runs(Path("runs"))
     assert len(runs) == len(trainings)
     recipes = [run.recipe for run in runs]
-    assert [recipe.loss for recipe in recipes].count("my_losses:Tilted") == 2  # once by the name of the plug-in
+    assert [recipe.loss for recipe in recipes].count("my_losses:Tilted") == 1
     assert {recipe.optimizer for recipe in recipes} == {"sgd", "adamw", "rmsprop", "my_optimizers:SignSGD"}
-    assert {recipe.data for recipe in recipes} == {"digits", "my_data:spirals", "spirals"}
+    assert {recipe.data for recipe in recipes} == {"digits", "my_data:spirals"}
 
 
 def test_python_of_the_page_on_extending_runs(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from dualfocal._table import Table
+from dualfocal.tables import Table
 
 HEADINGS = ["set", "N", "error [%]", "NLL [nats]", "90 % interval", "AUROC entropy", "AUROC errors"]
 ROWS = [

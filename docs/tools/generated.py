@@ -13,13 +13,13 @@ from links import ROOT
 from measurements import markdown, measurements_page
 
 import dualfocal
-from dualfocal._table import Table
 from dualfocal.cli import app
 from dualfocal.paper.errata import GROUPS, OUT_OF_SCOPE
 from dualfocal.paper.published import Cell, published_tables
 from dualfocal.paper.published import Table as PaperTable
 from dualfocal.runs import find_runs
 from dualfocal.runs.listing import list_run, runs_table
+from dualfocal.tables import Table
 
 NOT_API = {"cli", "integrations", "kernels", "paper"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from links import ROOT, outside_code
 
-from dualfocal._table import Table
+from dualfocal.tables import Table
 
 UNITS = {"ms": "ms", "s": "s", "mib": "MiB", "gib": "GiB", "percent": "%"}  # at the end of a column's name
 LONG = 25  # rows from which on a table has its own scroll bar

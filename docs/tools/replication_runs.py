@@ -6,11 +6,11 @@ from typing import Any
 
 from replication_tables import RESULTS, Report, markdown, percent
 
-from dualfocal._table import Table
 from dualfocal.metrics.registry import METRICS
 from dualfocal.paper.replication_forest import group_name
 from dualfocal.paper.replication_plan import replication_plan
 from dualfocal.runs import Recipe, Run
+from dualfocal.tables import Table
 from dualfocal.train.presets import preset
 
 

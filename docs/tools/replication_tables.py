@@ -7,7 +7,6 @@ from functools import cached_property
 
 from links import ROOT
 
-from dualfocal._table import Table
 from dualfocal.metrics.registry import METRICS
 from dualfocal.paper.measurements import MEASUREMENTS, MeasuredRun
 from dualfocal.paper.published import published
@@ -18,6 +17,7 @@ from dualfocal.paper.replication_plan import planned_runs, replication_plan
 from dualfocal.paper.verdicts import Claim, Difference, Verdict
 from dualfocal.paper.verify import verify
 from dualfocal.runs import Run, find_runs
+from dualfocal.tables import Table
 
 RESULTS = ROOT / "results"
 LOGS = RESULTS / "published_logs" / "cifar10.csv"

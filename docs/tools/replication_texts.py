@@ -10,7 +10,6 @@ from typing import Any
 from links import ROOT
 from replication_tables import markdown, mean_and_range, percent
 
-from dualfocal._table import Table
 from dualfocal.metrics import Evaluation
 from dualfocal.paper.measurements import MEASUREMENTS, MeasuredRun
 from dualfocal.paper.replication import Replication, decide_claims
@@ -19,6 +18,7 @@ from dualfocal.paper.replication_plan import Sample, replication_plan, sort_runs
 from dualfocal.plots import save
 from dualfocal.plots.style import BLACK, DARK_GREY, LOOKS, NotebookFigure, legend_below, styled
 from dualfocal.runs import find_runs
+from dualfocal.tables import Table
 
 PLAN = "20newsgroups"
 PICTURE = ROOT / "docs" / "replication-20newsgroups.png"

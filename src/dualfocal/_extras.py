@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import Any
 
 EXTRAS = {  # extra -> the packages that it brings, by the name of their import
-    "cli": ("typer", "rich", "pyarrow", "safetensors", "PIL", "matplotlib", "packaging"),
-    "lab": ("filelock", "platformdirs", "requests", "urllib3"),
+    "cli": ("typer", "rich", "pyarrow", "safetensors", "PIL", "matplotlib", "filelock"),
+    "lab": ("platformdirs", "requests", "urllib3"),
     "hf": ("transformers", "accelerate"),
     "lightning": ("lightning", "pytorch_lightning"),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),

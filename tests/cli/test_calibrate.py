@@ -250,7 +250,7 @@ def test_what_cannot_be_fitted_is_one_line_and_no_file(refused):
         ("", ["--logits", "scores"], ["val.npz: has no array 'scores'"]),
         # These are checked before the file is read.
         ("missing", ["--method", "temprature"], ["'temprature'", *CALIBRATORS]),
-        ("missing", ["--method", "temperature+"], ["unknown calibrator ''"]),
+        ("missing", ["--method", "temperature+"], ["got ''"]),
         ("missing", ["--out", "cal.pt"], ["cal.pt: ", ".npz"]),
         ("missing", ["--out", "nowhere/cal.npz"], ["there is no folder 'nowhere'"]),
         ("missing", ["--out", "folder.npz"], ["folder.npz: must be a file"]),

@@ -67,7 +67,7 @@ def test_bad_input_is_one_line(refused):
         (("a.npz", "-o", "nowhere/page.html"), "there is no folder 'nowhere'"),
         (("a.npz", "--num-bins", "1001"), "from 1 to 1,000, got 1001"),
         (("empty",), "empty: must be a file, a run folder or a folder of finished runs"),
-        (("a.npz", "--calibrators", "temprature"), "unknown calibrator 'temprature'; choose from "),
+        (("a.npz", "--calibrators", "temprature"), "did you mean temperature"),
         (("a.npz", "--calibrators", "vector,vector"), "only once, got vector 2 times"),
         (("score.npz", "--probs", "score", "--target", "outcome"), "score.npz: 'score' is one score per sample"),
     ):

@@ -4,7 +4,6 @@ import gc
 import io
 import os
 import warnings
-import zipfile
 
 import numpy as np
 import pytest
@@ -197,36 +196,6 @@ def test_a_missing_file_is_named_and_no_data_folder_is_made(file, tmp_path, monk
     save(file, x=FEATURES, y=LABELS)
     assert torch.equal(load("mine.npz").inputs, torch.from_numpy(FEATURES).float())
     assert {path.name for path in tmp_path.iterdir()} == {"mine.npz"}
-
-
-def test_a_file_that_needs_more_than_the_free_memory_is_refused(file, monkeypatch):
-    save(file, x=FEATURES, y=LABELS, other=np.zeros(10**6))  # only x and y are read
-    monkeypatch.setattr(arrays, "free_memory", lambda: 20_000)
-    assert len(load(file).inputs) == 40
-    monkeypatch.setattr(arrays, "free_memory", lambda: 5_000)
-    with pytest.raises(
-        ValueError, match=saying(file, "bytes of memory, but only 5,000 bytes are free; use fewer or smaller")
-    ):
-        load(file)
-
-
-def test_an_array_that_is_not_as_large_as_its_header_promises_is_refused(file):
-    for shape in ((10**6, 10**9), (2**62, 2**62), (40, 6)):
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": shape})
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr("x.npy", header.getvalue() + FEATURES.tobytes())
-        with pytest.raises(ValueError, match=saying(file, "its header promises")):
-            load(file)
-
-
-def test_running_out_of_memory_is_one_line(file, monkeypatch):
-    def fail(*_):
-        raise MemoryError
-
-    monkeypatch.setattr(arrays.NpzArchive, "__getitem__", fail)
-    with pytest.raises(ValueError, match=saying(file, "there is not enough memory")):
-        load(save(file, x=FEATURES, y=LABELS))
 
 
 def test_a_pipe_is_not_called_missing(file):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dualfocal.calibrators import VectorScaling, load_calibrator, save_calibrator
 from dualfocal.data._cache import Samples, decoded
-from dualfocal.predictions import load_predictions, save_predictions
+from dualfocal.predictions import load_predictions
 from dualfocal.runs import Run
 from dualfocal.runs.recipe import load_recipe
 from dualfocal.train import loop
@@ -100,9 +100,7 @@ def everything(run: Run) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["recipe.json", "log.jsonl", "model.safetensors", "predictions.safetensors", "result.json"]
-)
+@pytest.mark.parametrize("name", ["recipe.json", "log.jsonl", "model.safetensors", "result.json"])
 def test_a_finished_run(folders, tmp_path, name) -> None:
     run = Run(shutil.copytree(folders / "finished", tmp_path / "run"))
     counts = attack(run.path / name, lambda: everything(run), everything(run), attacks(40))
@@ -147,18 +145,6 @@ def test_an_interrupted_run_that_is_resumed(folders, tmp_path, name) -> None:
         counts = attack(tmp_path / "run" / name, resume, expected, attacks(20))
     noticed = counts["replaced" if name == "checkpoint.safetensors" else "refused"]
     assert noticed > 0.8 * counts.total()
-
-
-def test_predictions_with_class_names(tmp_path) -> None:
-    path = tmp_path / "predictions.safetensors"
-    values, target = torch.randn(20, 3), torch.arange(20) % 3
-    save_predictions(path, values, input="logits", target=target, class_names=["ant", "bee", "cat"])
-
-    def read() -> tuple[Any, ...]:
-        predictions = load_predictions(path)
-        return predictions.values.tolist(), predictions.target.tolist(), predictions.class_names, predictions.input
-
-    assert attack(path, read, read(), attacks(80))["refused"] > 60
 
 
 def test_a_calibrator(tmp_path) -> None:

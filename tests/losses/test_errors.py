@@ -9,7 +9,7 @@ from case_loops import for_each
 from cases import PLAIN
 
 from dualfocal import losses as L
-from dualfocal.losses.registry import LOSSES, make_loss
+from dualfocal.runs.losses import LOSSES, make_loss
 
 LOGITS, TARGET = torch.zeros(2, 3), torch.tensor([0, 1])
 INF = float("inf")

@@ -9,8 +9,6 @@ from scipy.stats import ttest_ind
 
 from dualfocal.metrics import ece, ood_auroc
 from dualfocal.metrics.groups import holm
-from dualfocal.metrics.rows import as_rows
-from dualfocal.metrics.scan import scan
 from dualfocal.paper.intervals import Estimate, crossed_bootstrap, holm_levels, prediction_interval, sample_weights
 from dualfocal.paper.measurements import MEASUREMENTS, MeasuredRun, weighted_auroc, weighted_ece, weighted_median
 from dualfocal.runs import Run
@@ -104,8 +102,7 @@ def test_weights_count_a_sample_several_times() -> None:
     assert len(set(weights)) > 2
     times = torch.from_numpy(weights).long()
     logits, target = LOGITS.repeat_interleave(times, 0), TARGET.repeat_interleave(times)
-    rows = as_rows(LOGITS, TARGET, input="logits")
-    assert weighted_ece(rows, scan(rows))(weights) == pytest.approx(ece(logits, target))
+    assert weighted_ece(LOGITS, TARGET)(weights) == pytest.approx(ece(logits, target))
     values = LOGITS[:, 0].double().numpy()
     for number in (119, 120):  # odd and even
         kept = weights[:number]

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from dualfocal import _memory
-from dualfocal._table import Table
 from dualfocal.predictions import PredictionsError, load_predictions, rewrite_predictions, save_predictions
 from dualfocal.predictions._formats import arrays
+from dualfocal.tables import Table
 
 LOGITS = np.random.default_rng(0).normal(size=(50_000, 4))
 TARGET = np.arange(len(LOGITS)) % 4

@@ -14,10 +14,9 @@ import torch
 from samples import draw_logits
 
 from dualfocal.metrics import CalibrationMonitor
+from dualfocal.metrics.monitor.state_file import MonitorState
 from dualfocal.predictions import Reading
 from dualfocal.report import html, write_report
-from dualfocal.runs.layout import seal
-from dualfocal.runs.monitor_file import MonitorState
 from dualfocal.train import result as train_result
 from dualfocal.train import train
 from dualfocal.train.presets import preset
@@ -83,7 +82,7 @@ def png_size(content: bytes) -> tuple[int, int]:
 
 def write_monitor(path: Path, monitor: CalibrationMonitor, num_classes: int) -> Path:
     """Write a monitor into a file as ``dualfocal monitor`` does."""
-    path.write_text(json.dumps(seal(MonitorState(monitor, num_classes).to_dict())))
+    MonitorState(monitor, num_classes).save(path)
     return path
 
 

@@ -180,7 +180,7 @@ def test_few_samples_give_a_warning() -> None:
     [
         ({}, 2 * PROBS, TARGET, "must sum to 1"),
         ({}, LOGITS, TARGET, "probabilities must"),
-        ({"method": "temprature"}, PROBS, TARGET, "unknown calibrator 'temprature'"),
+        ({"method": "temprature"}, PROBS, TARGET, "calibrator.*'temprature'"),
         ({"method": TemperatureScaling}, PROBS, TARGET, "name of dualfocal.CALIBRATORS or a Calibrator"),
         ({"input": "prob"}, PROBS, TARGET, "input must be one of 'logits', 'probs', got 'prob'"),
         ({"classes": [0, 1]}, PROBS, TARGET, "classes must be 3 different labels.* got 0, 1"),

@@ -54,30 +54,6 @@ class Rehearsal(Group):
         return self.answers[len(self.sent) - 1] if self.answers else tensor
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_error_and_ece_do_not_depend_on_the_shares(dtype):
-    criterion = DualFocalLoss(reduction="sum")
-    for case in ((2, 2), (1001, 2), (1000, 3), (777, 7)):
-        number, size = case
-        logits, target = worker.draw(number, dtype)
-        one = summarize(logits, target, criterion, 100, Group(0, 1, CPU))
-        assert one["error"] == pytest.approx(float((logits.argmax(1) != target).double().mean()), abs=1e-15), case
-        nll = float(nn.functional.cross_entropy(logits.double(), target))
-        assert one["nll"] == pytest.approx(nll, rel=1e-6), case
-
-        def summary(group: Group, logits: Tensor = logits, target: Tensor = target) -> dict[str, float]:
-            return summarize(group.share(logits), group.share(target), criterion, 100, group)
-
-        groups = [Rehearsal(rank, size, CPU, sent=[], answers=[]) for rank in range(size)]
-        for group in groups:
-            summary(group)
-        answers = [torch.stack(parts).sum(0) for parts in zip(*(group.sent for group in groups), strict=True)]
-        for rank in range(size):
-            many = summary(Rehearsal(rank, size, CPU, sent=[], answers=answers))
-            assert (many["error"], many["ece"]) == (one["error"], one["ece"]), case
-            assert many == pytest.approx(one, rel=1e-6 if dtype == torch.float32 else 1e-12), case
-
-
 def test_two_processes_agree_on_the_metrics(pair):
     first, second = pair.summaries
     one = summarize(*worker.draw(1001), DualFocalLoss(reduction="sum"), 100, Group(0, 1, CPU))

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-from dualfocal._table import Table
 from dualfocal.calibrators._scoring import AnyScore, MethodScore, Score
 from dualfocal.calibrators.notes import Note
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.result import finite
+from dualfocal.tables import Table
 
 UNCALIBRATED = "uncalibrated"  # name of the uncalibrated model among the methods
 LARGE = 1e7  # larger losses are printed as 1.234e+07

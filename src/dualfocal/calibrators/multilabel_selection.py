@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_count, check_known, check_level
-from dualfocal._table import Table
 from dualfocal.calibrators._fit_report import MIN_SAMPLES
 from dualfocal.calibrators._scoring import Calibrated, Score, fit_folds, rank_methods, share_of
 from dualfocal.calibrators.comparison import (
@@ -31,6 +30,7 @@ from dualfocal.metrics.multilabel.evaluation import macro_floor_mean
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import finite
 from dualfocal.metrics.units import Binner, equal_edges, scatter_sum, to_units
+from dualfocal.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)

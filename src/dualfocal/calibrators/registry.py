@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dualfocal._objects import is_object_name, load_object, plugins, resolve
+from dualfocal._checks import check_known
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
@@ -35,42 +35,25 @@ def make_calibrator(name: str, *, force: bool = False) -> Calibrator:
     """Create an unfitted calibrator.
 
     Args:
-        name: a key of ``CALIBRATORS``, the name of an installed plug-in (an entry point of the group
-            ``dualfocal.calibrators``), ``package.module:object``, or several of them joined by ``+`` for a
-            :class:`Chain`.
+        name: a key of ``CALIBRATORS``, or several of them joined by ``+`` for a :class:`Chain`.
         force: let matrix and Dirichlet calibration fit with fewer samples than parameters.
 
     Raises:
-        ValueError: the name is unknown, or does not stand for a calibrator.
+        ValueError: the name is unknown.
 
     >>> make_calibrator("vector")
     VectorScaling(prior=None)
     >>> len(make_calibrator("temperature+isotonic"))
     2
     """
-    steps = [CALIBRATORS[part]() if part in CALIBRATORS else _make_custom(part) for part in name.split("+")]
+    parts = name.split("+")
+    for part in parts:
+        check_known("calibrator", part, CALIBRATORS)
+    steps = [CALIBRATORS[part]() for part in parts]
     for step in steps:
         if isinstance(step, MatrixScaling):
             step.force = force
     return steps[0] if len(steps) == 1 else Chain(*steps)
-
-
-def _make_custom(name: str) -> Calibrator:
-    target = resolve("calibrator", name, CALIBRATORS)
-    if not is_object_name(target):
-        known = [*CALIBRATORS, *plugins("calibrator")]
-        raise ValueError(f"unknown calibrator {name!r}; choose from {', '.join(known)}, or name package.module:object")
-    make = load_object("calibrator", target)
-    try:
-        calibrator = make()
-    except Exception as error:  # any code of the user
-        raise ValueError(f"calibrator {name}: {str(error) or type(error).__name__}") from error
-    if not isinstance(calibrator, Calibrator):
-        raise ValueError(
-            f"calibrator {name}: must be a subclass of dualfocal.calibrators.Calibrator that needs no arguments, or a "
-            f"function that returns one; it made {type(calibrator).__name__}"
-        )
-    return calibrator
 
 
 def parse_methods(text: str) -> tuple[str, ...]:

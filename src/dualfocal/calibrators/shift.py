@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from dualfocal._checks import check_count
-from dualfocal._table import Table
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._scoring import assign_folds, fit_folds, fit_once, share_of
 from dualfocal.calibrators.comparison import has_interval, plain_difference
@@ -22,6 +21,7 @@ from dualfocal.metrics.rows import Rows, as_rows
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.shift.evaluation import TEST, ShiftRows, ShiftSet, evaluate_shift_rows, shift_rows
 from dualfocal.metrics.shift.scores import ShiftEvaluation
+from dualfocal.tables import Table
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,18 @@ import typer
 
 from dualfocal import __version__
 from dualfocal._extras import how_to_install
-from dualfocal._table import printable
 from dualfocal.cli._common import BAD_INPUT, is_out_of_memory, is_system_failure
 from dualfocal.cli.calibrate import apply, calibrate
 from dualfocal.cli.compare import compare
 from dualfocal.cli.data import app as data
-from dualfocal.cli.doctor import doctor
 from dualfocal.cli.evaluate import evaluate
+from dualfocal.cli.info import info
 from dualfocal.cli.monitor import monitor
 from dualfocal.cli.paper import app as paper
 from dualfocal.cli.report import report
 from dualfocal.cli.study import study
 from dualfocal.cli.train import runs, train
+from dualfocal.tables import printable
 
 NEEDS_LESS = {  # remedies, if the memory is not enough for a command
     "train": "; a smaller batch_size needs less, and so does step=eager on a GPU",
@@ -41,7 +41,7 @@ for command in (evaluate, report, compare, calibrate, apply, monitor, train, stu
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(paper, name="paper")
-app.command()(doctor)
+app.command()(info)
 
 
 def _version(wanted: bool) -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 from dualfocal._checks import AT_MOST, check_choice, check_known
 from dualfocal._files import check_place
 from dualfocal._startup import end_startup
-from dualfocal._table import Table, printable
+from dualfocal.tables import Table, printable
 
 if TYPE_CHECKING:
     from dualfocal.predictions import Predictions

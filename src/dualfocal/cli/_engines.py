@@ -14,8 +14,8 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from dualfocal._table import printable, quantity
 from dualfocal.cli._common import print_json, say, training_bar, training_columns
+from dualfocal.tables import printable, quantity
 
 if TYPE_CHECKING:
     from dualfocal.study import RunStatus, Shard, Study

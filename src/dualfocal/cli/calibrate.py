@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from dualfocal._table import Table
 from dualfocal.cli import _options as options
 from dualfocal.cli._common import (
     CALIBRATORS,
@@ -24,6 +23,7 @@ from dualfocal.cli._common import (
 from dualfocal.cli._completion import names_of
 from dualfocal.cli._evaluate.findings import say_confidence
 from dualfocal.cli._evaluate.multilabel import apply_labels, load_labels, multilabel_method
+from dualfocal.tables import Table
 
 
 def calibrate(

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from dualfocal._table import Table
 from dualfocal.cli._common import DATA_SETS, check_plot, consoles, print_json, print_table, progress_bar, say
 from dualfocal.cli._completion import names_of
 from dualfocal.cli._options import AsJson
+from dualfocal.tables import Table
 
 VERDICTS = {True: "ok     ", False: "WRONG  ", None: "unknown"}
 

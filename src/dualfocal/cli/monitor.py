@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dualfocal._checks import AT_MOST
-from dualfocal._table import Table
 from dualfocal.cli import _options as options
 from dualfocal.cli._common import check_plot, consoles, print_json, say, show
+from dualfocal.tables import Table
 
 if TYPE_CHECKING:
     from dualfocal.metrics import CalibrationMonitor
-    from dualfocal.runs.monitor_file import MonitorState, NewPeriod
+    from dualfocal.metrics.monitor.state_file import MonitorState
+    from dualfocal.predictions.monitoring import NewPeriod
 
 LAST = 10  # periods of the table
 FIXED = "Fixed when the state file is started."
@@ -105,7 +106,8 @@ def monitor(
 
         dualfocal monitor state.json
     """
-    from dualfocal.runs.monitor_file import read_monitor, update_monitor
+    from dualfocal.metrics.monitor.state_file import read_monitor
+    from dualfocal.predictions.monitoring import update_monitor
 
     if weight is not None:
         raise ValueError(

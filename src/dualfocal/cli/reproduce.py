@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from dualfocal._table import quantity
 from dualfocal.cli import _engines as engines
 from dualfocal.cli._common import (
     DEVICES,
@@ -24,6 +23,7 @@ from dualfocal.cli._completion import names_of
 from dualfocal.cli._options import AsJson
 from dualfocal.cli.data import Root
 from dualfocal.paper.published import published_tables
+from dualfocal.tables import quantity
 
 TABLES = (*(f"table{number}" for number in range(1, 14)), *(table.name for table in published_tables()))
 

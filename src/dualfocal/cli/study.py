@@ -9,7 +9,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from dualfocal._files import atomic_path
-from dualfocal._table import Table, quantity
 from dualfocal.cli import _engines as engines
 from dualfocal.cli._common import (
     DATA_SETS,
@@ -29,6 +28,7 @@ from dualfocal.cli._common import (
 from dualfocal.cli._completion import names_of
 from dualfocal.cli._options import AsJson
 from dualfocal.cli.data import Root
+from dualfocal.tables import Table, quantity
 
 
 def study(

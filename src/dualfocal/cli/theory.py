@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dualfocal._table import Table
 from dualfocal.cli._common import FIGURE_1, check_plot, comma_separated, consoles, print_json, say, show
 from dualfocal.cli._options import AsJson
+from dualfocal.tables import Table
 
 if TYPE_CHECKING:
     from dualfocal.theory import Claim, Minimiser, Regions

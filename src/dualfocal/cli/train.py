@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 
 from dualfocal._checks import AT_MOST
-from dualfocal._table import Table, quantity
 from dualfocal.cli._common import DEVICES, PRESETS, consoles, print_json, print_table, say, show, stopped_goes_on
 from dualfocal.cli._completion import names_of
 from dualfocal.cli._options import AsJson
 from dualfocal.cli.data import Root
+from dualfocal.tables import Table, quantity
 
 if TYPE_CHECKING:
     from dualfocal.runs import Recipe, Run
@@ -185,7 +185,7 @@ def _named(name: str) -> "tuple[Callable[[Iterable[str]], Recipe], Path | None]"
 
 
 def _make_callback(name: str) -> object:
-    from dualfocal._objects import load_object
+    from dualfocal.objects import load_object
 
     make = load_object("callback", name)
     try:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dualfocal._memory import free_memory, show_size
 from dualfocal.data._tree import read_files
 
 DecodedShare = Callable[[float], None]  # called with the share of the images that are decoded, from 0 to 1
@@ -71,10 +70,9 @@ def decode_images(
         raise ValueError(f"{path}: found none of {len(names)} images")
     with warnings.catch_warnings():
         warnings.simplefilter("error", PIL.Image.DecompressionBombWarning)
-        # The first image alone, because its size decides how much memory the others may take.
+        # The first image alone, because its size is that of all others.
         decoded = _decode(path, *first, channels=channels, size=size, resize=resize)
         shape = decoded[1].shape
-        _check_memory(path, len(names) * decoded[1].nbytes)
         pixels: npt.NDArray[np.uint8] = np.empty((len(names), *shape), np.uint8)
         remedy = "; set size to resize all images" if size is None else ""
         decode = partial(_decode, path, channels=channels, size=shape[1:], resize=resize, remedy=remedy)
@@ -87,14 +85,6 @@ def decode_images(
     if done < len(names):
         raise ValueError(f"{path}: found only {done} of {len(names)} images")
     return torch.from_numpy(pixels)
-
-
-def _check_memory(path: Path, needed: int) -> None:
-    if needed > (free := free_memory()):  # the allocation may succeed, and the system kill the process later
-        raise ValueError(
-            f"{path}: the images need {show_size(needed)} of memory, but only {show_size(free)} are free; set a "
-            "smaller size"
-        )
 
 
 def _in_parallel(decode: Callable[[str, bytes], Image], files: Iterable[tuple[str, bytes]]) -> Iterator[Image]:

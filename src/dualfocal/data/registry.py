@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal._checks import did_you_mean
-from dualfocal._objects import is_object_name, plugins, resolve
 from dualfocal.data.arrays import check_known, custom_data, from_arrays, load_npz, options_of, options_of_arrays
 from dualfocal.data.cifar import cifar10, cifar10c, cifar100
 from dualfocal.data.custom import image_folder
@@ -15,6 +14,7 @@ from dualfocal.data.digits import digits, svhn
 from dualfocal.data.newsgroups import newsgroups, newsgroups_by_date
 from dualfocal.data.paths import Root
 from dualfocal.data.tiny_imagenet import tiny_imagenet
+from dualfocal.objects import is_object_name
 
 DATASETS: dict[str, Callable[..., DataSet]] = {
     "cifar10": cifar10,
@@ -33,8 +33,7 @@ def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -
 
     Args:
         name: name of a data set; a path (for a folder with the name of a data set, write ``./cifar10``);
-            ``package.module:function``; or the name of an installed plug-in, which is an entry point of the group
-            ``dualfocal.data``. The function returns a :class:`DataSet`, or arrays, see
+            or ``package.module:function``. The function returns a :class:`DataSet`, or arrays, see
             :func:`~dualfocal.data.arrays.custom_data`.
         root: folder of the data (None: ``$DUALFOCAL_DATA``, or the user's cache folder).
         options: options of the data set's function, such as ``val_size``.
@@ -62,21 +61,19 @@ def load_data(name: str | os.PathLike[str], root: Root = None, **options: Any) -
         return image_folder(path, root, **options)
     if (function := custom_function(name)) is not None:
         return custom_data(function, root, options)
-    names = [*DATASETS, *plugins("data")]
     missing = ", but there is no such folder" if "/" in name else ""
     raise ValueError(
-        f"data must be one of {', '.join(names)}, a folder of images by class, an .npz file, or "
-        f"package.module:function, got {name!r}{missing}{did_you_mean(name, names)}"
+        f"data must be one of {', '.join(DATASETS)}, a folder of images by class, an .npz file, or "
+        f"package.module:function, got {name!r}{missing}{did_you_mean(name, DATASETS)}"
     )
 
 
 def custom_function(name: str) -> str | None:
-    """Return ``package.module:function`` if a name stands for a custom function or a plug-in, else None.
+    """Return the name if it stands for a custom function, ``package.module:function``, else None.
 
     Nothing is imported.
     """
     path = Path(name).expanduser()
     if name in DATASETS or path.suffix.lower() == ".npz" or path.is_dir():
         return None
-    function = resolve("data", name, DATASETS)
-    return function if is_object_name(function) else None
+    return name if is_object_name(name) else None

@@ -18,6 +18,7 @@ from dualfocal.losses.kde import KDEXELoss, kde_bandwidth, kde_xe_loss
 from dualfocal.losses.label_smoothing import LabelSmoothingLoss, label_smoothing_loss
 from dualfocal.losses.linear import LinearDualFocalLoss, linear_dual_focal_loss
 from dualfocal.losses.mmce import MMCELoss, mmce_loss
+from dualfocal.losses.rival import true_and_rival
 
 LOSSES: dict[str, type[nn.Module]] = {
     "cross_entropy": CrossEntropyLoss,
@@ -60,4 +61,5 @@ __all__ = [
     "label_smoothing_loss",
     "linear_dual_focal_loss",
     "mmce_loss",
+    "true_and_rival",
 ]

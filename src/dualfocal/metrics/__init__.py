@@ -8,13 +8,16 @@ from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
 from dualfocal.metrics.choices import ChoiceEvaluation, Choices, evaluate_choices, evaluate_tasks
 from dualfocal.metrics.comparison import Comparison, compare
+from dualfocal.metrics.corp import Corp, corp
 from dualfocal.metrics.evaluation import evaluate
+from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.result import Floor, Inference
 from dualfocal.metrics.linear import LinearCalibration, linear_calibration
 from dualfocal.metrics.monitor.batch import MonitorBatch
 from dualfocal.metrics.monitor.calibration_monitor import CalibrationMonitor
 from dualfocal.metrics.multilabel.evaluation import evaluate_multilabel
 from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
+from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.scores import (
     BrierDecomposition,
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "METRICS",
     "AdaptiveCalibrationError",
     "Auroc",
     "AurocDifference",
@@ -57,6 +61,7 @@ __all__ = [
     "ClusteredConfidences",
     "ClusteredPredictions",
     "Comparison",
+    "Corp",
     "Evaluation",
     "ExpectedCalibrationError",
     "Floor",
@@ -64,6 +69,7 @@ __all__ = [
     "LabelEvaluation",
     "LinearCalibration",
     "MaximumCalibrationError",
+    "Metric",
     "MonitorBatch",
     "MultilabelEvaluation",
     "ShiftEvaluation",
@@ -79,6 +85,7 @@ __all__ = [
     "classwise_ece",
     "compare",
     "compare_auroc",
+    "corp",
     "debiased_ece",
     "ece",
     "error_rate",
@@ -87,6 +94,7 @@ __all__ = [
     "evaluate_multilabel",
     "evaluate_shift",
     "evaluate_tasks",
+    "holm",
     "kde_ece",
     "linear_calibration",
     "mce",

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dualfocal._table import Table, quantity
 from dualfocal.metrics._several import named_errors, tracked
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.copies import no_copies_warnings
@@ -26,6 +25,7 @@ from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.result import Evaluation, inference_of
 from dualfocal.metrics.risk_coverage import RiskCoverage
+from dualfocal.tables import Table, quantity
 
 COVERAGES = (0.8, 0.9, 0.95)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # names of positions; with more options, positions are not evaluated

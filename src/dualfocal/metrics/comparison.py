@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_level
-from dualfocal._table import Table, printable, quantity
 from dualfocal.metrics._several import named_errors
 from dualfocal.metrics.arrays import Array, column_names, in_column_order, num_classes_of
 from dualfocal.metrics.evaluation import evaluate_rows, squared_error
@@ -22,6 +21,7 @@ from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.verdict import samples_text
+from dualfocal.tables import Table, printable, quantity
 
 LEAST = 10  # samples needed for a comparison
 

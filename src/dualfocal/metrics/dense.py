@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualfocal._checks import check_count
-from dualfocal._table import Table, printable, quantity
 from dualfocal.metrics._several import named_errors
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.states.binned import BinnedPredictions
 from dualfocal.metrics.states.clustered_predictions import ClusteredPredictions
 from dualfocal.metrics.verdict import p_text
+from dualfocal.tables import Table, printable, quantity
 
 MOST_SHOWN = 20  # classes in a table
 

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._table import Table
 from dualfocal.metrics._several import tracked
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.copies import no_copies_warnings
@@ -19,6 +18,7 @@ from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.result import Inference
 from dualfocal.metrics.result import Evaluation, inference_of
 from dualfocal.metrics.verdict import p_text
+from dualfocal.tables import Table
 
 MOST_GROUPS = 1000
 MOST_SHOWN = 20  # groups in a table

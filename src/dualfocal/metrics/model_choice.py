@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dualfocal._table import quantity
 from dualfocal.metrics.comparison import Difference, check_enough_samples, resampled_metrics
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
@@ -25,6 +24,7 @@ from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
+from dualfocal.tables import quantity
 
 DECISIVE = ("nll", "debiased_ece", "error", "aurc")  # the metrics that a choice is made by
 NAMES = {name: METRICS[name].label for name in DECISIVE} | {"aurc": "selective risk (AURC)"}

@@ -3,7 +3,7 @@
 import html
 from abc import ABC, abstractmethod
 
-from dualfocal._table import Table
+from dualfocal.tables import Table
 
 
 class Printed(ABC):

@@ -13,6 +13,7 @@ class Metric:
         unit: unit in headings.
         decimals: number of decimals.
         meaning: explanation for readers who do not know the label.
+        has_floor: whether the metric has a noise floor.
 
     >>> METRICS["ece"].heading, METRICS["ece"].text(0.0435)
     ('ECE [%]', '4.35')
@@ -22,6 +23,7 @@ class Metric:
     unit: str = "%"
     decimals: int = 2
     meaning: str = ""
+    has_floor: bool = False
 
     @property
     def factor(self) -> int:
@@ -58,12 +60,20 @@ METRICS: dict[str, Metric] = {
     "ece": Metric(
         "ECE",
         meaning="expected calibration error: mean gap between confidence and accuracy over bins of equal width",
+        has_floor=True,
     ),
-    "adaptive_ece": Metric("adaptive ECE", meaning="ECE over bins with equal numbers of samples"),
+    "adaptive_ece": Metric("adaptive ECE", meaning="ECE over bins with equal numbers of samples", has_floor=True),
     "classwise_ece": Metric(
-        "classwise ECE", decimals=3, meaning="ECE of the probability of each class, averaged over the classes"
+        "classwise ECE",
+        decimals=3,
+        meaning="ECE of the probability of each class, averaged over the classes",
+        has_floor=True,
     ),
-    "mce": Metric("MCE", meaning="maximum calibration error: the largest gap between confidence and accuracy of a bin"),
+    "mce": Metric(
+        "MCE",
+        meaning="maximum calibration error: the largest gap between confidence and accuracy of a bin",
+        has_floor=True,
+    ),
     "debiased_ece": Metric(
         "debiased RMS error", meaning="root mean square gap between confidence and accuracy, corrected for noise"
     ),
@@ -103,8 +113,6 @@ def footnote(*, positive: bool = False) -> str:
     metrics = metrics_of(positive=positive)
     return "; ".join(f"{metrics[name].label}: {metrics[name].meaning}" for name in names)
 
-
-FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")  # metrics that have a noise floor
 
 # Other terms of tables and verdicts: label -> meaning.
 TERMS: dict[str, tuple[str, str]] = {

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from dualfocal._table import Table, quantity
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.result import Inference
@@ -20,6 +19,7 @@ from dualfocal.metrics.verdict import (
     samples_text,
     suspicions,
 )
+from dualfocal.tables import Table, quantity
 
 SCHEMA = 1
 MEANS = (("confidence", "accuracy"), ("probability", "share"))  # in JSON: of the predicted class, of class 1

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dualfocal._table import printable, quantity
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE, ClasswiseTest
 from dualfocal.metrics.inference.ranks import POWER
 from dualfocal.metrics.inference.result import Inference
 from dualfocal.metrics.inference.weight_summary import WeightSummary
+from dualfocal.tables import printable, quantity
 
 if TYPE_CHECKING:
     from dualfocal.metrics.result import Evaluation

@@ -7,11 +7,11 @@ from typing import Any
 from torch import nn
 
 from dualfocal._checks import check_count, did_you_mean
-from dualfocal._objects import current_folder_first, is_object_name, load_object, plugins, resolve
 from dualfocal.models.densenet import densenet40, densenet121
 from dualfocal.models.preact_resnet import resnet110_kde, resnet110_sd, wide_resnet26_10, wide_resnet34_10
 from dualfocal.models.resnet import resnet50, resnet110, tiny_resnet50
 from dualfocal.models.small import TextCNN, small_cnn
+from dualfocal.objects import current_folder_first, is_object_name, load_object
 
 # Networks of the main tables, a small one, then those of the comparison with KDE-XE. All take the keyword arguments
 # num_classes and in_channels, both with defaults.
@@ -31,11 +31,10 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def make_model(name: str, *, num_classes: int, in_channels: int | None = None) -> nn.Module:
-    """Create a model with new weights, by its name in ``MODELS``, by the name of a plug-in, or from a custom factory.
+    """Create a model with new weights, by its name in ``MODELS`` or from a custom factory.
 
     Args:
-        name: a key of ``MODELS``, the name of an installed plug-in (an entry point of the group
-            ``dualfocal.models``), or ``package.module:function`` for a custom factory, whose module may be in the
+        name: a key of ``MODELS``, or ``package.module:function`` for a custom factory, whose module may be in the
             current directory. The function is called with ``num_classes``, and with ``in_channels`` if that is given
             and the function has an argument of this name.
         num_classes: number of classes.
@@ -58,12 +57,10 @@ def make_model(name: str, *, num_classes: int, in_channels: int | None = None) -
         check_count(size, value)
     if name in MODELS:
         return MODELS[name](**sizes)
-    name = resolve("model", name, MODELS)
     if not is_object_name(name):
-        known = [*MODELS, *plugins("model")]
         raise ValueError(
-            f"unknown model {name!r}; choose from {', '.join(known)}, or name a custom factory as "
-            f"package.module:function{did_you_mean(name, known)}"
+            f"unknown model {name!r}; choose from {', '.join(MODELS)}, or name a custom factory as "
+            f"package.module:function{did_you_mean(name, MODELS)}"
         )
     with current_folder_first():  # also for the call, because a factory may import more
         return _call(name, load_object("model", name), sizes)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from dualfocal.metrics.corp import corp
+from dualfocal.metrics import corp
 from dualfocal.plots import (
     MetricBar,
     corp_figure,

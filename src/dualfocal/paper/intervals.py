@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics import holm
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]

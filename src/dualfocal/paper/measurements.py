@@ -13,14 +13,11 @@ from functools import cached_property
 import numpy as np
 from scipy.special import entr, softmax
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from dualfocal.losses.rival import true_and_rival
-from dualfocal.metrics import ood_auroc
-from dualfocal.metrics.registry import METRICS, Metric
+from dualfocal.losses import true_and_rival
+from dualfocal.metrics import METRICS, Metric, ood_auroc
 from dualfocal.metrics.result import finite
-from dualfocal.metrics.rows import Rows, as_rows
-from dualfocal.metrics.scan import Scan, scan
-from dualfocal.metrics.units import Binner, equal_edges, from_units
 from dualfocal.paper.intervals import Floats
 from dualfocal.runs import Run, RunError, RunResult
 
@@ -81,10 +78,11 @@ def weighted_median(values: Floats) -> Statistic:
     return median
 
 
-def weighted_ece(rows: Rows, seen: Scan) -> Statistic:
-    """The ECE, with the bins of :func:`dualfocal.metrics.ece`."""
-    index = Binner(equal_edges(NUM_BINS, rows.dtype))(seen.confidence).numpy()
-    gap = (from_units(seen.confidence) - seen.correct.double()).numpy()
+def weighted_ece(logits: Tensor, target: Tensor) -> Statistic:
+    """The ECE, with the bins (lo, hi] of :func:`dualfocal.metrics.ece`."""
+    confidence, predicted = (part.numpy() for part in logits.double().softmax(1).max(1))
+    index = (np.ceil(confidence * NUM_BINS) - 1).clip(0, NUM_BINS - 1).astype(np.int64)
+    gap = confidence - (predicted == target.numpy())
     return lambda weights: float(np.abs(np.bincount(index, weights * gap, NUM_BINS)).sum() / weights.sum())
 
 
@@ -102,9 +100,9 @@ def weighted_auroc(known: Floats, foreign: Floats) -> Statistic:
 
 # Measurements
 
-FROM_SCAN: dict[str, Callable[[Rows, Scan], Statistic]] = {
-    "error": lambda rows, seen: weighted_mean((~seen.right).double().numpy()),
-    "nll": lambda rows, seen: weighted_mean(seen.nll.numpy()),
+FROM_LOGITS: dict[str, Callable[[Tensor, Tensor], Statistic]] = {
+    "error": lambda logits, target: weighted_mean((logits.argmax(1) != target).double().numpy()),
+    "nll": lambda logits, target: weighted_mean(cross_entropy(logits.double(), target, reduction="none").numpy()),
     "ece": weighted_ece,
 }
 
@@ -123,8 +121,7 @@ def _stored(metric: str, scaled_by: str | None = None, suffix: str = "") -> Meas
             return None
         logits, target = run.test
         scaled = logits if scaled_by is None else logits / run.result.temperature(scaled_by)
-        rows = as_rows(scaled, target, input="logits")
-        return FROM_SCAN[metric](rows, scan(rows, scores=True))
+        return FROM_LOGITS[metric](scaled, target)
 
     return Measurement(replace(METRICS[metric], label=METRICS[metric].label + suffix), value, statistic)
 

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any, NamedTuple
 
-from dualfocal._table import Table
-from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics import holm
 from dualfocal.paper.intervals import Estimate, holm_levels, prediction_interval
 from dualfocal.paper.measurements import MEASUREMENTS
 from dualfocal.paper.replication_plan import LOSS, ControlRun, Sample, replication_plan, sort_runs
@@ -30,6 +29,7 @@ from dualfocal.paper.verdicts import (
     shortage,
 )
 from dualfocal.runs import Run
+from dualfocal.tables import Table
 
 SCHEMA = 1
 DRAWS = 1000  # of the bootstrap

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dualfocal import _table
+from dualfocal import tables
 from dualfocal._checks import check_known
 from dualfocal._files import atomic_path
 from dualfocal.data.paths import Root
@@ -59,11 +59,11 @@ class Reproduction:
             f"published number lies in it. {' '.join(self.table.notes)}"
         )
 
-    def as_table(self) -> _table.Table:
+    def as_table(self) -> tables.Table:
         """Return the rows as text, without empty columns."""
         rows = [row.cells() for row in self.rows]
         shown = [i for i in range(len(HEADINGS)) if i < 4 or any(row[i] for row in rows)]
-        return _table.Table([HEADINGS[i] for i in shown], [[row[i] for i in shown] for row in rows], left=(0, 1))
+        return tables.Table([HEADINGS[i] for i in shown], [[row[i] for i in shown] for row in rows], left=(0, 1))
 
     def markdown(self) -> str:
         """Return the rows, their explanation and the notes as Markdown."""
@@ -96,7 +96,7 @@ class Plan:
     out: Path
     suffix: str  # of run and file names, if the schedule or the recipe is changed
 
-    def as_table(self) -> _table.Table:
+    def as_table(self) -> tables.Table:
         """Return the trainings as text, with their estimated hours on an H200."""
         rows = [
             [
@@ -110,7 +110,7 @@ class Plan:
             for name, training in self.trainings.items()
         ]
         headings = ("training", "epochs", "loss options", "special", "finished", "hours")
-        return _table.Table(headings, rows, left=(0, 2, 3, 4))
+        return tables.Table(headings, rows, left=(0, 2, 3, 4))
 
     def cost(self) -> str:
         """Return the remaining cost in one sentence."""
@@ -120,9 +120,9 @@ class Plan:
                 known[name] = training.hours
         left = [hours for name, hours in known.items() for _ in range(seeds - self.finished[name])]
         unknown = len(self.trainings) - len(known)
-        more = f", plus {_table.quantity(unknown, 'training')} whose time has not been measured (?)" if unknown else ""
+        more = f", plus {tables.quantity(unknown, 'training')} whose time has not been measured (?)" if unknown else ""
         several = ", ".join(f"{hours_on(gpus, left):.1f} on {gpus} GPUs" for gpus in (8, 64) if gpus <= len(left))
-        size = f"{_table.quantity(len(self.trainings), 'training')} x {_table.quantity(seeds, 'seed')}"
+        size = f"{tables.quantity(len(self.trainings), 'training')} x {tables.quantity(seeds, 'seed')}"
         return (
             f"{size}. Hours: for one seed on an H200, estimated from measured steps. "
             f"Total left: {sum(left):.1f} hours{f' ({several})' if several else ''}{more}."

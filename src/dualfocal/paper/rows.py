@@ -9,8 +9,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from dualfocal.metrics import kde_ece
-from dualfocal.metrics.registry import FLOORS
+from dualfocal.metrics import METRICS, kde_ece
 from dualfocal.metrics.result import finite
 from dualfocal.paper.intervals import prediction_interval
 from dualfocal.paper.ood import STAGES, OODScores
@@ -158,7 +157,7 @@ def rows_of(
                     floors=[
                         result.floor(metric, scaled_by=SCALED_BY if stage == "after" else None)
                         for result in results.values()
-                        if metric in FLOORS
+                        if metric in METRICS and METRICS[metric].has_floor
                     ],
                 )
             )

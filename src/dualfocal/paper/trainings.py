@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from importlib import resources
 
 from dualfocal.losses import LOSSES
-from dualfocal.losses.registry import NOT_OPTIONS
 from dualfocal.paper.published import Cell, Table
 from dualfocal.runs import Recipe
+from dualfocal.runs.losses import NOT_OPTIONS
 from dualfocal.train.presets import EXCEPTIONS, GAMMA, images, texts
 
 # In the authors' code the ablation's means are one number per batch.

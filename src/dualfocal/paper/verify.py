@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dualfocal._table import Table
 from dualfocal.calibrators import TemperatureScaling
-from dualfocal.metrics import adaptive_ece, evaluate
-from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics import METRICS, adaptive_ece, evaluate
 from dualfocal.metrics.result import finite
 from dualfocal.paper.published import Cell, published_tables
 from dualfocal.predictions import load_predictions
+from dualfocal.tables import Table
 
 FOLDER = Path("results/published_logits")
 HEADINGS = ("table", "method", "number", "published", "recomputed", "agrees")

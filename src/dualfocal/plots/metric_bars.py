@@ -15,8 +15,7 @@ from matplotlib.patches import Patch
 from scipy.special import stdtrit
 
 from dualfocal._checks import check_known
-from dualfocal.metrics import Evaluation
-from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics import METRICS, Evaluation
 from dualfocal.plots.style import (
     BLACK,
     DARK_GREY,

@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dualfocal._table import quantity
 from dualfocal.metrics import CalibrationMonitor
 from dualfocal.plots.style import BLUE, DARK_GREY, GREY, VERMILION, NotebookFigure, axes_or_new, plain, styled, tidy
+from dualfocal.tables import quantity
 
 TICKS = 8  # labels of the axis of time
 LONGEST, DATE = 16, 10  # characters of a label; of the date in it

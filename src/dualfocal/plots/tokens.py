@@ -6,7 +6,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dualfocal._table import quantity
 from dualfocal.metrics.groups import GroupEvaluation
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.states.token_result import TokenEvaluation
@@ -24,6 +23,7 @@ from dualfocal.plots.style import (
     styled,
     tidy,
 )
+from dualfocal.tables import quantity
 
 AXES = {"by_frequency": "count of the predicted token", "by_position": "position in the sequence"}
 WIDTH = 0.7  # of a bar

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dualfocal._table import quantity
 from dualfocal.predictions._formats.interface import (
     INTEGERS,
     PredictionFile,
@@ -20,6 +19,7 @@ from dualfocal.predictions._formats.interface import (
     dtype_name,
     is_number,
 )
+from dualfocal.tables import quantity
 
 MOST_BYTES_OF_NAMES = 10_000_000  # of a file of class names
 MOST_SUGGESTED = 8  # columns listed in the suggestion of an error

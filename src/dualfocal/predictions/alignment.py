@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._table import quantity
 from dualfocal.predictions.loading import Predictions
+from dualfocal.tables import quantity
 
 
 def merge_predictions(parts: Mapping[str, Predictions]) -> Predictions:

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._table import quantity
 from dualfocal.predictions._class_columns import Values, class_columns, class_parts, parse_class_names, suggested
 from dualfocal.predictions._conversion import Conversion
 from dualfocal.predictions._formats.interface import (
@@ -29,6 +28,7 @@ from dualfocal.predictions._opening import open_source
 from dualfocal.predictions._questions import NameOptions
 from dualfocal.predictions._sample_columns import sample_columns
 from dualfocal.predictions.loading import KINDS, Predictions, check_not_probabilities
+from dualfocal.tables import quantity
 
 NAMING = "such as prob_cat,prob_dog beside target_cat,target_dog"
 

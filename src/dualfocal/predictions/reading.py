@@ -9,12 +9,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dualfocal._table import quantity
 from dualfocal.metrics.rows import INDEPENDENT, Rows, as_rows
 from dualfocal.predictions._formats.interface import PredictionsError
 from dualfocal.predictions.dense import is_dense_folder
 from dualfocal.predictions.loading import Predictions, check_usable, load_predictions
 from dualfocal.predictions.streaming import PredictionStream, stream_predictions
+from dualfocal.tables import quantity
 
 PREDICTIONS = "predictions.safetensors"
 RECIPE = "recipe.json"  # a folder with a recipe and no predictions is a run that is not finished

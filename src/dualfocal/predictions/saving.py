@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._checks import check_choice
+from dualfocal._extras import import_extra
 from dualfocal._files import atomic_path, check_place
-from dualfocal._sealed import save_sealed
 from dualfocal.predictions._class_columns import unless_indices
 from dualfocal.predictions._formats.arrow import import_pyarrow
 from dualfocal.predictions._formats.interface import (
@@ -241,7 +241,10 @@ def _write_npz(path: Path, tensors: dict[str, Tensor], class_names: Names | None
 
 def _write_safetensors(path: Path, tensors: dict[str, Tensor], class_names: Names | None) -> None:
     metadata = None if class_names is None else {"class_names": json.dumps(class_names)}
-    save_sealed({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
+    import_extra("safetensors")
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
 
 
 def _write_csv(path: Path, columns: dict[str, Any]) -> None:

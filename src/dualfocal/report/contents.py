@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import dualfocal
+from dualfocal.metrics.monitor.state_file import MonitorState
 from dualfocal.metrics.monitor.verdict import monitor_verdict
 from dualfocal.predictions import Reading
 from dualfocal.report import classes, figures, provenance, tables
@@ -17,7 +18,6 @@ from dualfocal.report.images import RunData, mistakes_of
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.methods import methods_text
 from dualfocal.report.names import shortened
-from dualfocal.runs.monitor_file import MonitorState
 
 MOST_CLASSES = 1000  # in the class filter
 FOLLOWS = (

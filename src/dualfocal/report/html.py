@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal._files import atomic_path, check_place
-from dualfocal._table import quantity
 from dualfocal.calibrators import CALIBRATORS
 from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.monitor.state_file import read_monitor
 from dualfocal.predictions import Reading
 from dualfocal.report.calibrated import calibrate
 from dualfocal.report.contents import report_contents
@@ -29,7 +29,7 @@ from dualfocal.report.embedded import deal, embed
 from dualfocal.report.images import RunData
 from dualfocal.report.inputs import Model, load_inputs
 from dualfocal.report.names import shortened
-from dualfocal.runs.monitor_file import read_monitor
+from dualfocal.tables import quantity
 
 MOST_BYTES = 3_900_000  # size limit of a page: under 4 MB, to fit in a mail
 DESCRIPTION = 1500  # bytes of the description of the embedded data of one input

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 
 import dualfocal
-from dualfocal._table import quantity
 from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics.inference.result import Inference
 from dualfocal.predictions import Reading
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.decision import Decision
 from dualfocal.report.inputs import ReportInput
+from dualfocal.tables import quantity
 
 
 def methods_text(

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dualfocal._table import Table
-from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics import METRICS
 from dualfocal.metrics.result import finite
 from dualfocal.runs.layout import FAILURE
 from dualfocal.runs.recipe import Recipe
 from dualfocal.runs.result import RunResult
 from dualfocal.runs.run import Run
+from dualfocal.tables import Table
 
 HEADINGS = ("run", "state", "epoch", "error %", "ECE %", "floor %", "NLL", "T", "trained")
 

@@ -20,7 +20,7 @@ from torch.optim import (
     Rprop,
 )
 
-from dualfocal._objects import check_options, is_object_name, takes, unknown_name
+from dualfocal.objects import check_options, is_object_name, takes, unknown_name
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": SGD,

@@ -15,14 +15,14 @@ import torch
 from torch import nn
 
 from dualfocal._checks import AT_MOST, check_choice, did_you_mean
-from dualfocal._objects import is_object_name, resolve, unknown_name
-from dualfocal._table import quantity
 from dualfocal.losses import LOSSES
-from dualfocal.losses.registry import make_loss
 from dualfocal.models import MODELS
+from dualfocal.objects import is_object_name, unknown_name
 from dualfocal.runs._settings import checked, from_text, option_from_text, plain
 from dualfocal.runs.layout import RECIPE, SCHEMA, RunError, check_content, read_json
+from dualfocal.runs.losses import make_loss
 from dualfocal.runs.optimizers import check_optimizer
+from dualfocal.tables import quantity
 
 CHOICES = {
     "reduction": ("sum", "mean"),
@@ -123,12 +123,7 @@ class Recipe:
         self._check_names()
 
     def _check_names(self) -> None:
-        """Check names and options; nothing is imported, so that a recipe can be read without its custom objects.
-
-        The name of a plug-in is replaced by the object that it stands for, for the same reason.
-        """
-        for kind, known in (("model", MODELS), ("loss", LOSSES)):
-            object.__setattr__(self, kind, resolve(kind, getattr(self, kind), known))
+        """Check names and options; nothing is imported, so that a recipe can be read without its custom objects."""
         if self.model not in MODELS and ":" not in self.model:
             raise ValueError(unknown_name("model", self.model, MODELS, "package.module:function"))
         if self.loss not in LOSSES and not is_object_name(self.loss):

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Self
 
-from dualfocal._table import Table
-from dualfocal.metrics import Evaluation
-from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics import METRICS, Evaluation
 from dualfocal.metrics.result import finite
 from dualfocal.runs.layout import SCHEMA, RunError
+from dualfocal.tables import Table
 
 PARTS = ("val", "test")
 KINDS: dict[type | UnionType, str] = {

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 
 from dualfocal._checks import check_choice
-from dualfocal._table import Table
-from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics import METRICS
 from dualfocal.runs import Run
 from dualfocal.study.differences import half_widths
 from dualfocal.study.plan import Study
+from dualfocal.tables import Table
 
 CRITERIA = ("nll", "ece")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dualfocal._checks import did_you_mean
-from dualfocal._table import quantity
 from dualfocal.data.registry import DATASETS, custom_function
 from dualfocal.runs import Recipe, Run, RunResult
+from dualfocal.tables import quantity
 from dualfocal.train.presets import PRESETS, custom, preset
 
 # The columns of the paper's table 1.
@@ -83,8 +83,8 @@ def make_study(
     ['gamma 2', 'gamma 5']
 
     Args:
-        losses: names from :data:`~dualfocal.losses.LOSSES` or of plug-ins, or ``package.module:object``; the others
-            are compared with the first.
+        losses: names from :data:`~dualfocal.losses.LOSSES` or ``package.module:object``; the others are
+            compared with the first.
         dataset: name of a data set, or a custom data set: a folder of images, an .npz file or
             ``package.module:function``.
         model: name of a model (default: the model of the data set's first preset, small_cnn for custom data sets).

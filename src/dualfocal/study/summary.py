@@ -8,12 +8,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from dualfocal._table import Table
-from dualfocal.metrics.registry import FLOORS, METRICS, Metric
+from dualfocal.metrics import METRICS, Metric
 from dualfocal.metrics.result import finite
 from dualfocal.runs import RunResult
 from dualfocal.study.differences import LEVEL, Interval, paired_difference, sampling_noise
 from dualfocal.study.plan import Study
+from dualfocal.tables import Table
 
 SCHEMA = 1
 
@@ -294,7 +294,7 @@ def summarize(study: Study, out: Path, failed: dict[tuple[str, int], str] | None
         }
         scores[entry]["temperature"] = [math.nan if result is None else result.temperature() for result in runs]
         for name, column in COLUMNS.items():
-            if finished and column.key in FLOORS:
+            if finished and METRICS[column.key].has_floor:
                 values = [result.floor(column.key, scaled_by=column.scaled_by) for result in finished]
                 floors.setdefault(name, {})[entry] = statistics.mean(values)
 

@@ -15,8 +15,8 @@ from rich.progress import (
 )
 from torch import Tensor
 
-from dualfocal._table import quantity
 from dualfocal.runs import Recipe
+from dualfocal.tables import quantity
 from dualfocal.train.checkpoint import Position
 
 EVERY = 0.5  # seconds between updates of the loss: reading it waits for the GPU

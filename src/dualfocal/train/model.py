@@ -5,12 +5,12 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from dualfocal._table import quantity
 from dualfocal.data import DataSet
 from dualfocal.losses import LOSSES
-from dualfocal.losses.registry import check_loss
 from dualfocal.models import MODELS, make_model
 from dualfocal.runs import Recipe
+from dualfocal.runs.losses import check_loss
+from dualfocal.tables import quantity
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
 from dualfocal.train.optimizer import CAPTURABLE, try_optimizer
@@ -108,7 +108,7 @@ def try_out(model: nn.Module, recipe: Recipe, data: DataSet, group: Group) -> bo
     Raises:
         ValueError: the model fails in evaluation, in training or on the smallest batch, does not return logits of the
             right shape, or has state that is not a tensor; or a custom loss or optimizer fails, see
-            :func:`~dualfocal.losses.registry.check_loss` and :func:`~dualfocal.train.optimizer.try_optimizer`.
+            :func:`~dualfocal.runs.losses.check_loss` and :func:`~dualfocal.train.optimizer.try_optimizer`.
     """
     if recipe.loss not in LOSSES:
         dtype = torch.float64 if recipe.precision == "float64" else torch.float32

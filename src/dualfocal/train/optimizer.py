@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from dualfocal._objects import current_folder_first, load_object, takes
+from dualfocal.objects import current_folder_first, load_object, takes
 from dualfocal.runs import Recipe
 from dualfocal.runs.optimizers import OPTIMIZERS, optimizer_arguments
 

@@ -3,10 +3,10 @@
 from itertools import pairwise
 from typing import Any
 
-from dualfocal._objects import is_object_name, source_of
 from dualfocal.data.registry import custom_function
 from dualfocal.losses import LOSSES
 from dualfocal.models import MODELS
+from dualfocal.objects import is_object_name, source_of
 from dualfocal.runs import Recipe
 from dualfocal.runs.optimizers import OPTIMIZERS
 from dualfocal.train.optimizer import load_optimizer

@@ -5,19 +5,14 @@ from typing import Protocol, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from dualfocal._tensors import wide_dtype
 from dualfocal.data.dataset import DataSet
-from dualfocal.losses.rival import true_and_rival
-from dualfocal.metrics.bins import BinStats
-from dualfocal.metrics.calibration import top_bins
-from dualfocal.metrics.rows import as_rows
-from dualfocal.metrics.scan import scan
+from dualfocal.losses import true_and_rival
+from dualfocal.metrics import evaluate
 from dualfocal.runs import Recipe
 from dualfocal.train.distributed import Group
 from dualfocal.train.forward import Forward, without_search
 
 BATCH_CPU, BATCH_DEVICE = 128, 1000  # fits in a CPU cache; fills a GPU
-NUM_BINS = 15
 
 
 @torch.no_grad()
@@ -36,28 +31,21 @@ def predict(forward: Forward, data: DataSet, part: str, group: Group) -> tuple[T
 
 @torch.no_grad()
 def summarize(logits: Tensor, target: Tensor, criterion: nn.Module, batch_size: int, group: Group) -> dict[str, float]:
-    """Return error, ECE, NLL, loss and the means of p_k and p_j over all processes.
-
-    Each process reduces its share to sums and bins, which are then added. Bins and counts are integers, so the error
-    and the ECE do not depend on how the samples were split over processes.
-    """
-    wide = wide_dtype(logits)
-    rows = as_rows(logits, target, input="logits")
-    scanned = scan(rows, scores=True)
-    assert scanned.nll is not None
-    bins = top_bins(scanned, rows, NUM_BINS, None)
-    p_k, p_j = true_and_rival(logits.to(wide), target)
+    """Return error, ECE, NLL, loss and the means of p_k and p_j over the shares of all processes."""
     # In batches, as in training: some losses are computed over a whole batch.
     parts = zip(torch.split(logits, batch_size), torch.split(target, batch_size), strict=True)
-    loss = torch.stack([criterion(*part).to(wide) for part in parts]).sum()
-    totals = torch.stack([(~scanned.right).sum(), torch.tensor(len(target), device=logits.device)])
-    counts = group.sum(torch.cat([totals, bins.count, bins.whole, bins.units, bins.correct]))
-    sums = group.sum(torch.stack([scanned.nll.sum(), loss, p_k.sum(), p_j.sum()]))
-    wrong, number = counts[:2].tolist()
-    count, whole, units, correct = counts[2:].view(4, NUM_BINS)
-    ece = float(BinStats.from_sums(count, units, correct, bins.edges, whole).ece())
-    means = zip(("nll", "loss", "p_k", "p_j"), (sums / number).tolist(), strict=True)
-    return {"error": wrong / number, "ece": ece, **dict(means)}
+    loss = torch.stack([criterion(*part).double() for part in parts]).sum()
+    all_logits, all_target = group.gather(logits), group.gather(target)
+    scores = evaluate(all_logits, all_target, input="logits", inference=False)
+    p_k, p_j = true_and_rival(all_logits.double(), all_target)
+    return {
+        "error": scores.error,
+        "ece": scores.ece,
+        "nll": scores.nll,
+        "loss": float(group.sum(loss)) / len(all_target),
+        "p_k": float(p_k.mean()),
+        "p_j": float(p_j.mean()),
+    }
 
 
 class AdaptiveLoss(Protocol):

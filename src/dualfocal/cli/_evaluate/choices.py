@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dualfocal._table import Table, quantity
 from dualfocal.cli._common import consoles, print_json, progress_bar, say, show
 from dualfocal.cli._evaluate.findings import FLOOR, gate
 from dualfocal.cli._evaluate.request import Request
+from dualfocal.tables import Table, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

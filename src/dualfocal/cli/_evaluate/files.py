@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dualfocal._table import Table, quantity
 from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
 from dualfocal.cli._evaluate.findings import Finding, draw_findings, gate, print_finding
 from dualfocal.cli._evaluate.request import Request
 from dualfocal.cli._evaluate.streamed import evaluate_stream, open_stream
+from dualfocal.tables import Table, quantity
 
 if TYPE_CHECKING:
     from dualfocal.calibrators import CalibratorComparison

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from dualfocal._table import quantity
 from dualfocal.cli._common import say, show
+from dualfocal.tables import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

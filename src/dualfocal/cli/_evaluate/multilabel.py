@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from dualfocal._table import quantity
 from dualfocal.cli._common import (
     MULTILABEL_CALIBRATORS,
     ON_FIT_DATA,
@@ -23,6 +22,7 @@ from dualfocal.cli._common import (
 )
 from dualfocal.cli._evaluate.findings import say_above
 from dualfocal.cli._evaluate.request import Request, check_different, refuse
+from dualfocal.tables import quantity
 
 if TYPE_CHECKING:
     from dualfocal.calibrators import MultilabelCalibrator, MultilabelComparison

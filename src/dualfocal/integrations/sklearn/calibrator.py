@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dualfocal._checks import check_choice
 from dualfocal.calibrators import Calibrator, make_calibrator
-from dualfocal.integrations.sklearn._labels import class_labels, class_numbers, y_labels
+from dualfocal.integrations.sklearn._labels import classes_and_target
 from dualfocal.metrics.rows import INPUTS
 
 
@@ -72,17 +72,16 @@ class ProbabilityCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  
             ValueError: the values are not probabilities, or the labels do not fit them.
         """
         check_choice("input", self.input, INPUTS)
-        values, labels = self._values(X, reset=True), y_labels(y)
-        check_consistent_length(values, labels)
+        values = self._values(X, reset=True)
         num_columns = 1 if values.ndim == 1 else values.shape[1]
-        classes = class_labels("classes", self.classes, X, labels, num_columns)
+        classes, target = classes_and_target("classes", self.classes, X, y, num_columns)
         if isinstance(self.method, Calibrator):
             calibrator = copy.deepcopy(self.method)
         elif isinstance(self.method, str):
             calibrator = make_calibrator(self.method)
         else:
             raise TypeError(f"method must be a name of dualfocal.CALIBRATORS or a Calibrator, got {self.method!r}")
-        calibrator.fit(values, class_numbers(labels, classes), input=self.input)
+        calibrator.fit(values, target, input=self.input)
         if calibrator.report is not None and (caution := calibrator.report.caution()):
             warnings.warn(caution, stacklevel=2)
         names = tuple(str(label) for label in classes.tolist())

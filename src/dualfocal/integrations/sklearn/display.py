@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_array, check_consistent_length
+from sklearn.utils.validation import check_array
 
-from dualfocal.integrations.sklearn._labels import class_labels, class_numbers, y_labels
+from dualfocal.integrations.sklearn._labels import classes_and_target
 from dualfocal.metrics import Evaluation, evaluate
 
 if TYPE_CHECKING:
@@ -145,14 +145,13 @@ class ReliabilityDisplay:
                 raise ValueError(
                     f"y_prob must hold probabilities, as predict_proba returns them, got the text {str(value)!r}"
                 )
-        y, values = y_labels(y_true), check_array(y_prob, dtype=(np.float64, np.float32), ensure_2d=False)
-        check_consistent_length(y, values)
-        known = class_labels("labels", labels, y_prob, y, 1 if values.ndim == 1 else values.shape[1])
-        target = class_numbers(y, known)
+        values = check_array(y_prob, dtype=(np.float64, np.float32), ensure_2d=False)
+        num_columns = 1 if values.ndim == 1 else values.shape[1]
+        classes, target = classes_and_target("labels", labels, y_prob, y_true, num_columns)
         if pos_label is None:
-            binary = "top_label" if values.ndim == 1 or values.shape[1] == 1 else None
+            binary = "top_label" if num_columns == 1 else None
         else:
-            values, target = _positive(values, target, known, pos_label)
+            values, target = _positive(values, target, classes, pos_label)
             binary = "positive"
         evaluation = evaluate(values, target, input="probs", num_bins=n_bins, inference=inference, binary=binary)
         return cls(evaluation, estimator_name=name, pos_label=pos_label).plot(ax=ax)
@@ -185,12 +184,12 @@ class ReliabilityDisplay:
 
 
 def _positive(
-    values: NDArray[Any], target: NDArray[np.int64], known: NDArray[Any], pos_label: Any
+    values: NDArray[Any], target: NDArray[np.int64], classes: NDArray[Any], pos_label: Any
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the probability of the positive class, (N,), and 1 where it is the true class, otherwise 0."""
-    if len(known) != 2:
-        raise ValueError(f"pos_label={pos_label!r} needs two classes, but the predictions are for {len(known)}")
-    labels = known.tolist()
+    if len(classes) != 2:
+        raise ValueError(f"pos_label={pos_label!r} needs two classes, but the predictions are for {len(classes)}")
+    labels = classes.tolist()
     if pos_label not in labels:
         raise ValueError(f"pos_label={pos_label!r} must be one of {', '.join(map(repr, labels))}")
     index = labels.index(pos_label)

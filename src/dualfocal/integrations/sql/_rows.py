@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dualfocal._checks import listed
-from dualfocal._table import quantity
 from dualfocal.integrations.sql._quoting import identifier
 from dualfocal.integrations.sql._text import KINDS, LIKE_PROBABILITIES, Reduction
 from dualfocal.metrics import BinnedPredictions
 from dualfocal.metrics.scan import SUM_TOLERANCE
 from dualfocal.predictions import PredictionsError
+from dualfocal.tables import quantity
 
 
 def read_rows(

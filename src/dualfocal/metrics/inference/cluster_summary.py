@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dualfocal._table import quantity
+from dualfocal.tables import quantity
 
 ENOUGH_CLUSTERS = 40  # effective clusters; with fewer, tests and intervals are not reliable
 NEGLIGIBLE = 1.05  # design effects below this one hardly matter

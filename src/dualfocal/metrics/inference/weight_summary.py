@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dualfocal._table import quantity
+from dualfocal.tables import quantity
 
 ENOUGH_SAMPLES = 100  # effective samples; with fewer, tests and intervals are not reliable
 LARGE_SHARE = 0.05  # of the sum of all weights; a sample with more decides too much

@@ -7,7 +7,6 @@ from typing import Any, Self
 import torch
 
 from dualfocal._checks import check_count
-from dualfocal._table import quantity
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.bins import SUMS, BinStats
 from dualfocal.metrics.calibration import top_bins
@@ -15,6 +14,7 @@ from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.states.binned import BinnedPredictions
 from dualfocal.metrics.units import ONE, equal_edges
+from dualfocal.tables import quantity
 
 SCHEMA = 1
 PARTS = ("top", "classes")

@@ -10,7 +10,6 @@ from numbers import Real
 from typing import Any, Self
 
 from dualfocal._checks import check_choice, check_count
-from dualfocal._table import quantity
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.monitor._gamblers import Gamblers
 from dualfocal.metrics.monitor.batch import MonitorBatch, known_classes
@@ -18,6 +17,7 @@ from dualfocal.metrics.monitor.history import Alarm, Period, Source, finite_numb
 from dualfocal.metrics.monitor.verdict import monitor_verdict
 from dualfocal.metrics.rows import BINARY
 from dualfocal.metrics.states.binned import BinnedPredictions
+from dualfocal.tables import quantity
 
 SCHEMA = 1
 SETTINGS = ("num_bins", "classwise", "binary", "tolerance", "cluster_size", "alpha")

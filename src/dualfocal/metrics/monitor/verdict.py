@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dualfocal._table import printable, quantity
 from dualfocal.metrics.monitor.history import Source
+from dualfocal.tables import printable, quantity
 
 if TYPE_CHECKING:
     from dualfocal.metrics.monitor.calibration_monitor import CalibrationMonitor

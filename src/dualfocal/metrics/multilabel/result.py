@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from dualfocal._table import Table, quantity
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.result import Floor, Inference
 from dualfocal.metrics.multilabel.verdict import FEW, multilabel_verdict
@@ -13,6 +12,7 @@ from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.result import Evaluation, finite, inference_of
 from dualfocal.metrics.verdict import p_text, percent_text
+from dualfocal.tables import Table, quantity
 
 SCHEMA = 1
 MOST_SHOWN = 20  # labels in a table

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from dualfocal._table import printable, quantity
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.cluster_summary import ClusterSummary
 from dualfocal.metrics.inference.result import Floor, Inference
 from dualfocal.metrics.verdict import confidence_verdict, percent_text, points_text
+from dualfocal.tables import printable, quantity
 
 if TYPE_CHECKING:
     from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation

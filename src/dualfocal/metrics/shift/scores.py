@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from dualfocal._table import Table
 from dualfocal.metrics.auroc import Auroc
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.result import Evaluation, check_schema, inference_of
+from dualfocal.tables import Table
 
 SCHEMA = 1
 SHOWN = ("error", "nll", "ece")

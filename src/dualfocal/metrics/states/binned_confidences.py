@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_count, check_level
-from dualfocal._table import quantity
 from dualfocal.metrics.bins import SUMS, BinStats
 from dualfocal.metrics.evaluation import evaluate_bins, infer_both
 from dualfocal.metrics.inference.cluster_sums import ClusterSums
@@ -18,6 +17,7 @@ from dualfocal.metrics.inference.label_counts import CellLabels
 from dualfocal.metrics.result import Evaluation, check_schema
 from dualfocal.metrics.states.cells import CellConfidences, bins_of_cells, fine_edges, number_of_bins
 from dualfocal.metrics.units import ONE, equal_edges, to_units
+from dualfocal.tables import quantity
 
 SCHEMA = 1
 LARGEST_NLL = 2.0**31  # of a sample; larger values count as infinite

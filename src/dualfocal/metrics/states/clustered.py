@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_count
-from dualfocal._table import quantity
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.result import Evaluation, check_schema
 from dualfocal.metrics.rows import cluster_names
 from dualfocal.metrics.states._cluster_table import ClusterTable, Integers, Name, TableClusterSums, middle_starts
 from dualfocal.metrics.states.binned_confidences import BinnedConfidences, evaluate_binned
+from dualfocal.tables import quantity
 
 SCHEMA = 1
 FEW_CLUSTERS = (

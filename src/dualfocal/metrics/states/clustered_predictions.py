@@ -4,12 +4,12 @@ from typing import Self
 
 import numpy as np
 
-from dualfocal._table import quantity
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.bins import SUMS
 from dualfocal.metrics.states._cluster_table import Integers
 from dualfocal.metrics.states.binned import BinnedPredictions
 from dualfocal.metrics.states.clustered import ClusteredState, cluster_name, names_and_codes
+from dualfocal.tables import quantity
 
 
 class ClusteredPredictions(ClusteredState[BinnedPredictions]):

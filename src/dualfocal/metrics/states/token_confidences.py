@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from dualfocal._checks import check_count
-from dualfocal._table import quantity
 from dualfocal.metrics._several import tracked
 from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.groups import GroupEvaluation, draws_for_groups
@@ -31,6 +30,7 @@ from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.result import check_schema, inference_of
 from dualfocal.metrics.states.clustered_confidences import ClusteredConfidences
 from dualfocal.metrics.states.token_result import TokenEvaluation
+from dualfocal.tables import quantity
 
 DECADES = 10 ** torch.arange(18)  # lower ends of the groups of frequencies, after the group of 0
 POWERS = 2 ** torch.arange(62)  # lower ends of the groups of positions

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from dualfocal._table import Table, quantity
 from dualfocal.metrics.groups import GroupEvaluation, group_headings, group_row
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.result import Evaluation, check_schema, finite, inference_of
+from dualfocal.tables import Table, quantity
 
 SCHEMA = 1
 KINDS = {"by_frequency": "predicted token, count", "by_position": "position"}  # in tables

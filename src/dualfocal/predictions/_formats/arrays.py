@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dualfocal._extras import import_extra
 from dualfocal._npz import NpzArchive, npy_num_bytes, read_npy, read_npy_header
-from dualfocal._sealed import DamagedFileError, check_sealed
 from dualfocal.predictions._formats.interface import (
     STREAMED,
     Array,
@@ -215,18 +214,11 @@ class NpzFile(ArrayFile):
 class SafetensorsFile(SlicedFile):
     """Tensors; class names may be in the metadata, as JSON."""
 
-    def __init__(self, path: Path, max_memory: int | str | None = None) -> None:
-        try:
-            with one_line_errors(path, kinds=(OSError,)):
-                check_sealed(path)
-        except DamagedFileError as error:
-            raise PredictionsError(str(error)) from error
-        super().__init__(path, max_memory)
-
     def open(self) -> AbstractContextManager[Any]:
-        safetensors = import_extra("safetensors")
-        file: AbstractContextManager[Any] = safetensors.safe_open(self.path, framework="pt")  # numpy has no bfloat16
-        return file
+        import_extra("safetensors")
+        from safetensors import safe_open
+
+        return safe_open(self.path, framework="pt")  # torch: numpy has no bfloat16
 
     def get(self, file: Any, name: str) -> Array:
         tensor: Array = file.get_tensor(name)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal._memory import MemoryLimitError, check_memory
-from dualfocal._table import printable
+from dualfocal.tables import printable
 
 Array = NDArray[Any] | Tensor
 Column = Array | list[str]

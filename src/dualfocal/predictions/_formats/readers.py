@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from dualfocal._files import check_readable
 from dualfocal._memory import memory_limit
-from dualfocal._table import quantity
 from dualfocal.predictions._formats.arrays import NpyFile, NpzFile, SafetensorsFile
 from dualfocal.predictions._formats.arrow import ParquetFile
 from dualfocal.predictions._formats.arrow_files import ArrowFile
@@ -20,6 +19,7 @@ from dualfocal.predictions._formats.interface import Content, Look, PredictionFi
 from dualfocal.predictions._formats.json_lines import JsonLines
 from dualfocal.predictions._formats.tables import TextTable
 from dualfocal.predictions._formats.torch_files import TorchFile
+from dualfocal.tables import quantity
 
 READERS: dict[str, Callable[[Path, int | str | None], PredictionFile]] = {
     ".npz": NpzFile,

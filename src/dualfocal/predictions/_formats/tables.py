@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualfocal._memory import memory_limit
-from dualfocal._table import quantity
 from dualfocal.predictions._formats.interface import (
     Content,
     Look,
@@ -27,6 +26,7 @@ from dualfocal.predictions._formats.interface import (
     one_line_errors,
     shortened,
 )
+from dualfocal.tables import quantity
 
 CHUNK = 1 << 20  # characters of text after which limits are checked again
 READ_AT_ONCE = 16_000_000  # bytes of memory for the rows that numpy reads at a time

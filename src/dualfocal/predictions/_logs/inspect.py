@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dualfocal._table import quantity
 from dualfocal.predictions._formats.interface import TooLargeError, shortened
 from dualfocal.predictions._formats.json_lines import BYTES_PER_CHARACTER
 from dualfocal.predictions._logs.archive import EvalArchive
 from dualfocal.predictions._logs.log import ChoiceLog, Question
+from dualfocal.tables import quantity
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MARKER = re.compile(r"ANSWER\s*:\W{0,20}$", re.IGNORECASE)

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualfocal._table import quantity
 from dualfocal.predictions._formats.interface import PredictionsError, shortened
 from dualfocal.predictions._formats.json_lines import read_records
 from dualfocal.predictions._logs.log import ChoiceLog, Question
+from dualfocal.tables import quantity
 
 NAME = re.compile(r"samples_(.+?)(?:_\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}(?:\.\d+)?)?\.jsonl(?:\.gz)?")
 PAIR = re.compile(r"\(\s*([^,()]{1,40}),\s*(?:True|False)\s*\)")  # how some versions write (log-probability, greedy)

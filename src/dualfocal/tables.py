@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+__all__ = ["Table", "printable", "quantity"]
+
 GAP = 2  # between columns without a box
 WORDS = re.compile("(?<= )(?!%)")  # where a text may be broken
 NAMES = re.compile("(?<=[-/ ])")  # where a name may be broken if there is no other way

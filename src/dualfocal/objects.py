@@ -1,7 +1,4 @@
-"""Custom objects: ``package.module:object``, and plug-ins, which installed packages offer as entry points.
-
-Names are checked and plug-ins are listed without importing anything; only :func:`load_object` imports.
-"""
+"""Custom objects, written ``package.module:object``. Only :func:`load_object` imports anything."""
 
 import hashlib
 import importlib
@@ -9,19 +6,11 @@ import inspect
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from dualfocal._checks import did_you_mean
 
-# Kind of an object -> group of its entry points.
-GROUPS = {
-    "loss": "dualfocal.losses",
-    "model": "dualfocal.models",
-    "data": "dualfocal.data",
-    "calibrator": "dualfocal.calibrators",
-}
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -35,28 +24,9 @@ def is_object_name(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
 
 
-def plugins(kind: str) -> dict[str, str]:
-    """Return the installed plug-ins of a kind: name -> ``package.module:object``. Nothing is imported.
-
-    Args:
-        kind: a key of :data:`GROUPS`.
-    """
-    objects: dict[str, str] = {}
-    for point in entry_points(group=GROUPS[kind]):
-        target = "".join(point.value.partition("[")[0].split())  # without extras
-        if is_object_name(target):
-            objects.setdefault(point.name, target)
-    return objects
-
-
-def resolve(kind: str, name: str, known: Container[str]) -> str:
-    """Return ``package.module:object`` for the name of a plug-in; any other name is returned unchanged."""
-    return name if name in known or ":" in name else plugins(kind).get(name, name)
-
-
 def unknown_name(kind: str, name: str, known: Iterable[str], form: str = "package.module:object") -> str:
-    """Return the message for an unknown name: it lists the known names and the plug-ins, and suggests the nearest."""
-    names = [*known, *plugins(kind)] if kind in GROUPS else [*known]
+    """Return the message for an unknown name: it lists the known names and suggests the nearest."""
+    names = [*known]
     return f"{kind} must be one of {', '.join(names)}, or {form}, got {name!r}{did_you_mean(name, names)}"
 
 

@@ -1,54 +1,23 @@
-"""The state file of a monitor: update it with prediction files, one process at a time, each file once.
-
-state.json         settings, cells and history of the monitor, and the digests of the last files; with a checksum
-.state.json.lock/  only while a process updates the file, see :mod:`dualfocal.runs.lease`
-"""
+"""Add prediction files to the state file of a monitor: one process at a time, each file once."""
 
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dualfocal._checks import check_count
-from dualfocal._files import atomic_path, check_place, check_readable
+from dualfocal._files import check_place, check_readable
 from dualfocal.metrics import CalibrationMonitor, MonitorBatch
 from dualfocal.metrics.monitor.history import Period
-from dualfocal.predictions import PredictionsError, Reading, TooLargeError, predictions_file
-from dualfocal.runs.layout import SCHEMA, RunBusyError, RunError, read_json, seal
-from dualfocal.runs.lease import Lease, find_owner
+from dualfocal.metrics.monitor.state_file import MonitorState, read_monitor
+from dualfocal.predictions._formats.interface import PredictionsError, TooLargeError
+from dualfocal.predictions.reading import Reading, predictions_file
 
 SUFFIX = ".json"
-KIND = "calibration monitor"
-FIELDS = ("schema", "kind", "num_classes", "class_names", "seen", "monitor")
-MOST_BYTES = 200_000_000  # of a state file
 MOST_SEEN = 1000  # files whose digests are kept
-
-
-@dataclass
-class MonitorState:
-    """A monitor, and what its file says about the prediction files that it has seen.
-
-    Args:
-        monitor: the monitor.
-        num_classes: number of classes (None: unknown, the files have only confidences).
-        class_names: names of the classes, if a prediction file had them.
-        seen: digest -> name of the last files, oldest first.
-    """
-
-    monitor: CalibrationMonitor
-    num_classes: int | None = None
-    class_names: tuple[str, ...] | None = None
-    seen: dict[str, str] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain content for JSON."""
-        names = None if self.class_names is None else list(self.class_names)
-        content = (SCHEMA, KIND, self.num_classes, names, self.seen, self.monitor.to_dict())
-        return dict(zip(FIELDS, content, strict=True))
 
 
 @dataclass(frozen=True)
@@ -58,38 +27,6 @@ class NewPeriod:
     name: str
     taken: str
     period: Period
-
-
-def read_monitor(path: Path, settings: Mapping[str, Any] | None = None) -> MonitorState:
-    """Read a state file.
-
-    Args:
-        path: the state file.
-        settings: arguments of :class:`~dualfocal.metrics.CalibrationMonitor` that the state must have.
-
-    Raises:
-        RunError: the file is damaged, too large, or no state of a monitor.
-        ValueError: there is no such file, or settings differ from those of the state.
-    """
-    check_readable(path)
-    if path.stat().st_size > MOST_BYTES:
-        raise RunError(f"{path}: is no state of a monitor: it has more than {MOST_BYTES // 10**6} MB")
-    content = read_json(path)
-    if content.get("kind") != KIND or content.keys() != set(FIELDS):
-        raise RunError(f"{path}: is damaged, or no state of a monitor: choose another name for the state")
-    num_classes, names, seen = content["num_classes"], content["class_names"], content["seen"]
-    try:
-        if num_classes is not None:
-            check_count("num_classes", num_classes, 2)
-        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            raise ValueError("class_names must be a list of texts")
-        if not isinstance(seen, dict) or not all(isinstance(name, str) for name in seen.values()):
-            raise ValueError("seen must hold the names of files")
-        monitor = CalibrationMonitor.from_dict(content["monitor"])
-    except (ValueError, TypeError) as error:
-        raise RunError(f"{path}: is damaged: {error}") from error
-    _check_settings(path, monitor, settings or {})
-    return MonitorState(monitor, num_classes, None if names is None else tuple(names), seen)
 
 
 def update_monitor(
@@ -118,9 +55,9 @@ def update_monitor(
         The new state, and the period of each file.
 
     Raises:
-        RunError: the state file is damaged, or another process is updating it.
         PredictionsError: a prediction file cannot be read.
-        ValueError: settings differ from those of the state, a file was added before, or a label is not new.
+        ValueError: the state file is damaged or another process is updating it, settings differ from those of the
+            state, a file was added before, or a label is not new.
     """
     if path.suffix != SUFFIX:
         raise ValueError(f"{path}: the name of a state file must end in {SUFFIX}; it comes first, then the predictions")
@@ -128,7 +65,7 @@ def update_monitor(
         raise ValueError(f"--time is the label of one file, but {len(files)} are given")
     check_place(path)
     linked = Path(os.path.realpath(path))  # of a link, the file itself is replaced
-    with _locked(path, linked) as folder:
+    with _locked(path, linked):
         state = read_monitor(path, settings) if path.exists() else MonitorState(CalibrationMonitor(**settings))
         if reset:
             state.monitor.reset()
@@ -144,19 +81,8 @@ def update_monitor(
             state.monitor.add(batch, time=label)
             new.append(NewPeriod(str(file), taken, state.monitor.history[-1]))
         state.seen = dict(list(state.seen.items())[-MOST_SEEN:])
-        with atomic_path(linked, folder) as temporary:
-            temporary.write_text(json.dumps(seal(state.to_dict()), allow_nan=False) + "\n", encoding="utf-8")
+        state.save(linked)
     return state, new
-
-
-def _check_settings(path: Path, monitor: CalibrationMonitor, settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        if getattr(monitor, name) != value:
-            option, old = "--" + name.replace("_", "-"), getattr(monitor, name)
-            before = f"without {option}" if old is None or old is False else f"with {option} {old}"
-            raise ValueError(
-                f"{path}: was started {before}, but now {option} is {value}: leave it out, or start another state file"
-            )
 
 
 def _read(state: MonitorState, file: Path, reading: Reading, *, again: bool) -> tuple[str, MonitorBatch]:
@@ -232,26 +158,22 @@ def _label(file: Path) -> str:
 
 
 @contextmanager
-def _locked(path: Path, linked: Path) -> Iterator[Path]:
-    """Yield a folder for temporary files that only this process has; ``linked`` is the file that ``path`` stands for.
+def _locked(path: Path, linked: Path) -> Iterator[None]:
+    """Keep other processes from updating the state; ``linked`` is the file that ``path`` stands for.
 
     Raises:
-        RunBusyError: another process updates the state.
+        ValueError: another process updates the state, or its folder cannot be written to.
     """
-    place = linked.with_name(f".{linked.name}.lock")
+    from filelock import FileLock, Timeout
+
+    lock = linked.with_name(f".{linked.name}.lock")
     try:
-        place.mkdir(exist_ok=True)
-    except OSError as error:
+        with FileLock(lock, timeout=0):
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+    except Timeout as error:
+        raise ValueError(f"{path}: another process is updating this file: try again when it has finished") from error
+    except PermissionError as error:
         raise ValueError(f"{path}: cannot be written: {error.strerror}") from error
-    lease = Lease(place)
-    try:
-        lease.acquire()
-    except RunBusyError as error:
-        owner = find_owner(place) or "another process"
-        raise RunBusyError(f"{path}: {owner} is updating this file: try again when it has finished") from error
-    try:
-        yield lease.folder
-    finally:
-        lease.release()
-        with suppress(OSError):  # another process waits for the lock
-            place.rmdir()

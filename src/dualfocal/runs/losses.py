@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dualfocal._objects import check_options, current_folder_first, load_object, takes
 from dualfocal.losses import LOSSES
+from dualfocal.objects import check_options, current_folder_first, load_object, takes
 
 NOT_OPTIONS = ("weight", "ignore_index", "reduction")  # arguments of losses that cannot be options of a recipe
 CONTRACT = (
