@@ -51,7 +51,7 @@ def test_it_prints_a_table_and_a_reading(finished: tuple[Path, str]) -> None:
     assert "digits, small_cnn: dual_focal by gamma, 2 seeds, 2 epochs, into out" in printed
     assert "floor" in printed
     text = " ".join(printed.split())
-    assert "Before temperature scaling, gamma " in text
+    assert "Lowest NLL: gamma " in text
     assert "Lowest validation NLL: gamma " in text
     assert max(map(len, printed.splitlines()[:8])) <= 80
 

@@ -18,7 +18,7 @@ from dualfocal.runs import Recipe, Run, RunError
 from dualfocal.runs.layout import PREDICTIONS, RECIPE, RESULT
 from dualfocal.runs.result import Scaled
 from dualfocal.study import PAPER_LOSSES, Study, Summary, choose_gamma, make_study, summarize
-from dualfocal.study.summary import NAMES, Interval
+from dualfocal.study.summary import LOWEST, NAMES, Interval
 
 # What is trained
 
@@ -95,20 +95,21 @@ def test_refusals(changed: dict[str, Any], message: str) -> None:
 def made(
     scores: dict[str, dict[str, list[float]]],
     differences: dict[str, dict[str, Interval]],
-    behind_best: dict[str, Interval] | None = None,
+    behind_best: dict[str, dict[str, Interval]] | None = None,
 ) -> Summary:
     recipe = Recipe(data="digits", model="small_cnn")
     number = len(next(iter(scores.values()))["ece"])
     study = Study("a title", {entry: dict.fromkeys(range(number), recipe) for entry in scores})
     filled = {entry: {name: values.get(name, [0.5] * number) for name in NAMES} for entry, values in scores.items()}
-    return Summary(study, filled, {"ece": dict.fromkeys(scores, 0.02)}, differences, behind_best or {}, {})
+    behind = {name: {} for name in LOWEST} | (behind_best or {})
+    return Summary(study, filled, {"ece": dict.fromkeys(scores, 0.02)}, differences, behind, {})
 
 
 def test_a_table_has_the_means_and_bold_numbers_that_are_significantly_lower() -> None:
     scores = {"a": {"ece": [0.10, 0.20], "error": [0.1, 0.1]}, "b": {"ece": [0.02, 0.04], "error": [0.1, 0.1]}}
     differences = {"b": {name: Interval(-0.12, 0.01) for name in ("error", "nll", "nll_t", "ece", "ece_t")}}
     differences["b"]["error"] = Interval(-0.12, 0.13)
-    summary = made(scores, differences, {"a": Interval(0.12, 0.01)})
+    summary = made(scores, differences, {"ece": {"a": Interval(0.12, 0.01)}})
     table = summary.table()
     assert table.headings == ["", "error %", "NLL", "NLL, T", "ECE %", "ECE %, T", "T", "AdaECE %", "cw ECE %", "MCE %"]
     assert [row[0] for row in table.rows] == ["floor", "a", "b"]
@@ -139,33 +140,31 @@ def test_a_table_has_the_means_and_bold_numbers_that_are_significantly_lower() -
 
 
 @pytest.mark.parametrize(
-    ("ece", "difference", "best", "comparison"),
+    ("ece", "difference", "lowest", "significant"),
     [
-        (0.02, Interval(-0.08, 0.03), "b has the lowest ECE, 2.0 %", ", 8.0 ± 3.0 points below a."),
-        (0.08, Interval(-0.02, 0.03), "b has the lowest ECE, 8.0 %", ", not significantly different from a."),
-        (0.30, Interval(0.20, 0.03), "a has the lowest ECE, 10.0 %", "(noise floor 2.0 %)."),
-        (0.12, Interval(0.02, 0.03), "a has the lowest ECE, 10.0 %", ", not significantly different from b."),
+        (0.02, Interval(-0.08, 0.03), "b, 2.0 %", "better than a: b in ECE."),
+        (0.08, Interval(-0.02, 0.03), "b, 8.0 %", ""),
+        (0.30, Interval(0.20, 0.03), "a, 10.0 %", "worse than a: b in NLL after temperature scaling and ECE."),
+        (0.12, Interval(0.02, 0.03), "a, 10.0 %", ""),
     ],
 )
 def test_the_reading_claims_only_what_is_significant(
-    ece: float, difference: Interval, best: str, comparison: str
+    ece: float, difference: Interval, lowest: str, significant: str
 ) -> None:
-    after = {"nll": Interval(0.0, 0.1), "nll_t": Interval(0.05, 0.02), "ece_t": Interval(-0.01, 0.02)}
-    scores = {"a": {"ece": [0.1, 0.1], "error": [0.2, 0.2]}, "b": {"ece": [ece, ece], "error": [0.21, 0.21]}}
-    behind = {"b" if ece > 0.1 else "a": Interval(abs(difference.mean), difference.half_width)}
-    after["error"] = Interval(0.01, 0.02)
-    reading = made(scores, {"b": {"ece": difference, **after}}, behind).reading()
-    before, after_scaling = reading.split(" After temperature scaling, ")
-    assert best in before
-    assert before.endswith(comparison)
-    assert "the NLL of b is 0.050 ± 0.020 nats above a's and" in after_scaling
-    assert "its ECE is not significantly different from a's (-1.0 ± 2.0 points)" in after_scaling
-    assert after_scaling.endswith("error is not significantly different from a's (+1.0 ± 2.0 points).")
+    others = {"error": Interval(0.01, 0.02), "nll": Interval(0.0, 0.1), "ece_t": Interval(-0.01, 0.02)}
+    scores = {"a": {"ece": [0.1, 0.1]}, "b": {"ece": [ece, ece]}}
+    behind = {"ece": {"b" if ece > 0.1 else "a": Interval(abs(difference.mean), difference.half_width)}}
+    reading = made(scores, {"b": {"ece": difference, "nll_t": Interval(0.05, 0.02), **others}}, behind).reading()
+    rest = "significantly below all others" if difference.significant else "not significantly different: "
+    assert f"Lowest ECE: {lowest} (noise floor 2.0 %); {rest}" in reading
+    assert f"Significantly {significant}" in reading
+    assert "Significantly worse than a: b in NLL after temperature scaling" in reading
+    assert " error" not in reading
 
 
 def test_one_seed_allows_no_conclusion() -> None:
     significant = dict.fromkeys(("error", "nll", "nll_t", "ece", "ece_t"), Interval(-0.1, 0.01))
-    summary = made({"a": {"ece": [0.2]}, "b": {"ece": [0.1]}}, {"b": significant}, {"a": Interval(0.1, 0.01)})
+    summary = made({"a": {"ece": [0.2]}, "b": {"ece": [0.1]}}, {"b": significant}, {"ece": {"a": Interval(0.1, 0.01)}})
     assert summary.reading().startswith("No conclusion: with one seed, ")
     assert "**" not in summary.to_markdown()
     assert "not of the training" in summary.explanation()
@@ -173,9 +172,9 @@ def test_one_seed_allows_no_conclusion() -> None:
 
 def test_without_an_interval_nothing_is_called_significant() -> None:
     unknown = dict.fromkeys(("error", "nll", "nll_t", "ece", "ece_t"), Interval(-0.1, None))
-    summary = made({"a": {"ece": [0.2] * 2}, "b": {"ece": [0.1] * 2}}, {"b": unknown}, {"a": Interval(0.1, None)})
-    assert "significant" not in summary.reading()
-    assert summary.reading().count("confidence interval unknown") == 3
+    summary = made({"a": {"ece": [0.2] * 2}, "b": {"ece": [0.1] * 2}}, {"b": unknown}, {"ece": {"a": Interval(0.1, None)}})
+    assert "Lowest ECE: b, 10.0 % (noise floor 2.0 %); confidence interval unknown: a." in summary.reading()
+    assert "Nothing is significantly different from a." in summary.reading()
 
 
 def test_an_entry_that_lacks_a_run_is_not_compared() -> None:
@@ -244,7 +243,9 @@ def test_differences_are_paired_and_know_of_the_samples(faked: tuple[Study, Path
     assert ece.significant
     assert ece.half_width > 6.31 * abs(apart[0] - apart[1]) / 2  # more than the seeds alone leave open
     assert not summary.differences["gamma 2"]["nll_t"].significant
-    assert summary.reading().startswith("Before temperature scaling, gamma ")
+    assert "Lowest ECE: gamma 2, " in summary.reading()
+    better = "Significantly better than gamma 1: gamma 2 in NLL and ECE."
+    assert better in summary.reading()
 
 
 def test_one_seed_has_the_noise_of_the_samples(faked: tuple[Study, Path]) -> None:

@@ -169,9 +169,14 @@ class Summary:
         value = f"{column.metric.text(self.mean(best, name))} {column.metric.unit}"
         floor = self.mean_floor(name)
         chance = "" if floor is None else f" (noise floor {column.metric.text(floor)} %)"
-        similar = [entry for entry, behind in self.behind_best[name].items() if not behind.significant]
-        rest = f"not significantly different: {', '.join(similar)}" if similar else "significantly below all others"
-        return f"Lowest {column.words}: {best}, {value}{chance}; {rest}."
+        behind = self.behind_best[name]
+        unknown = [entry for entry, interval in behind.items() if interval.half_width is None]
+        similar = [entry for entry, interval in behind.items() if not interval.significant and entry not in unknown]
+        clauses = [
+            *([f"not significantly different: {', '.join(similar)}"] if similar else []),
+            *([f"confidence interval unknown: {', '.join(unknown)}"] if unknown else []),
+        ]
+        return f"Lowest {column.words}: {best}, {value}{chance}; {'; '.join(clauses) or 'significantly below all others'}."
 
     def _against_first(self) -> str:
         """Name all significant differences from the first entry."""
