@@ -1,7 +1,13 @@
 """Samples that tests draw: one definition of each, imported by all."""
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+PREDICTIONS = "predictions.safetensors"
 
 
 def draw_logits(
@@ -18,3 +24,18 @@ def draw_logits(
     logits = (scale * torch.randn(num_samples, num_classes, generator=generator)).to(dtype)
     target = torch.multinomial((logits.float() / overconfidence).softmax(1), 1, generator=generator)[:, 0]
     return logits, target
+
+
+def write_run(folder: Path, parts: Mapping[str, tuple[Tensor, Tensor]]) -> Path:
+    """Write what the library reads of a finished run: its predictions of each part, beside a recipe."""
+    folder.mkdir(parents=True)
+    (folder / "recipe.json").write_text("{}")
+    tensors = {f"{part}_logits": logits for part, (logits, _) in parts.items()}
+    save_file(tensors | {f"{part}_target": target for part, (_, target) in parts.items()}, folder / PREDICTIONS)
+    return folder
+
+
+def run_predictions(folder: Path, part: str) -> tuple[Tensor, Tensor]:
+    """Logits and labels of a part of a run."""
+    tensors = load_file(folder / PREDICTIONS)
+    return tensors[f"{part}_logits"], tensors[f"{part}_target"]

@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from samples import draw_logits
+from samples import draw_logits, write_run
 
 from dualfocal.metrics import CalibrationMonitor
 from dualfocal.metrics.monitor.state_file import MonitorState
 from dualfocal.predictions import Reading
 from dualfocal.report import html, write_report
-from dualfocal.train import result as train_result
-from dualfocal.train import train
-from dualfocal.train.presets import preset
 
 HOSTILE = [
     "</script><script>hacked = 1</script>",
@@ -125,12 +122,9 @@ def arrays(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def runs(folder) -> Path:
-    """A report on two short runs, a and b, on noisy digits."""
-    with pytest.MonkeyPatch.context() as patch:
-        # It has tests of its own, and takes most of the time.
-        patch.setattr(train_result, "metrics_of", lambda predictions: ({}, {}))
-        for name, seed in (("a", 0), ("b", 1)):
-            settings = ["epochs=3", "batch_size=20", f"seed={seed}", "schedule=step", "milestones=2", "data.noise=0.5"]
-            train(preset("digits", [*settings, "test_each_epoch=true"]), folder / name, progress=False)
+    """A report on two runs, a and b."""
+    for name, seed in (("a", 0), ("b", 1)):
+        parts = {"val": predictions(200, 10, seed=2 * seed), "test": predictions(997, 10, seed=2 * seed + 1)}
+        write_run(folder / name, parts)
     write_report([folder / "a", folder / "b"], folder / "runs.html", calibrators=("temperature",))
     return folder / "runs.html"

@@ -1,24 +1,19 @@
 """The contents of a report come from the metrics, and fit into a page, whatever the input."""
 
-import base64
 import hashlib
-import io
-import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from report_pages import HOSTILE, contents, contents_of
+from samples import run_predictions
 
 import dualfocal
 from dualfocal import metrics
 from dualfocal.calibrators import compare_calibrators, make_calibrator
-from dualfocal.data import load_data
 from dualfocal.report import write_report
-from dualfocal.runs import Run
 
 PAGE = Path(dualfocal.__file__).parent / "report" / "page"
 
@@ -171,8 +166,8 @@ def test_files_are_cross_fitted(folder, logits, tmp_path):
 
 def test_runs_are_calibrated_on_their_validation_split(runs, folder):
     [run, _] = contents_of(runs)["runs"]
-    fitted = make_calibrator("temperature").fit(*Run(folder / "a").predictions("val"))
-    values, target = Run(folder / "a").predictions("test")
+    fitted = make_calibrator("temperature").fit(*run_predictions(folder / "a", "val"))
+    values, target = run_predictions(folder / "a", "test")
     assert run["temperature"] == float(fitted.temperature)
     assert texts(run["calibrators"], 1) == [f"{metrics.nll(z, target):.4f}" for z in (values, fitted(values))]
     change = metrics.compare(values, fitted(values), target).differences["nll"]
@@ -182,59 +177,6 @@ def test_runs_are_calibrated_on_their_validation_split(runs, folder):
     assert cell[2][2] == f"{change.low:+.4f} to {change.high:+.4f}".replace("-", minus)
     assert "validation split (200 samples)" in run["how"]
     assert "held-out test split (997 samples)" in run["how"]
-
-
-def test_runs_have_their_recipe_and_curves(runs, folder):
-    page = contents_of(runs)
-    assert texts(page["recipes"], 1) == ["0", "1"]
-    assert [column["title"] for column in page["recipes"]["columns"]] == ["run", "seed"]
-    about = dict(page["runs"][1]["about"]["rows"])
-    recipe = page["runs"][1]["recipe"]
-    assert recipe["preset"] == "digits"
-    differences = {row[0]: row[1:3] for row in recipe["table"]["rows"]}
-    assert differences == {
-        "data_options": ['{"noise": 0.5}', '{"noise": 0.3}'],
-        "schedule": ["step", "cosine"],
-        "milestones": ["[2]", "[]"],
-        "epochs": ["3", "150"],
-        "batch_size": ["20", "100"],
-        "test_each_epoch": ["true", "false"],
-    }
-    assert json.loads(recipe["json"]) == Run(folder / "b").recipe.to_dict()
-    assert f'"torch": "{torch.__version__}"' in about["versions"]
-    curves = page["runs"][0]["curves"]
-    log = Run(folder / "a").log
-    assert curves["epoch"] == [1, 2, 3]
-    assert curves["drops"] == [3]
-    assert curves["series"]["test_nll"] == pytest.approx([line["test_nll"] for line in log], rel=1e-4)
-    assert page["version"] == dualfocal.__version__
-
-
-def test_long_logs_are_thinned(runs, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("dualfocal.report.provenance.MOST_POINTS", 10)
-    curves = contents(tmp_path, [folder / "a"])["runs"][0]["curves"]
-    assert (curves["epoch"], curves["step"]) == ([1, 3], 3)
-
-
-def test_images_are_those_of_the_samples(runs, folder):
-    page = contents_of(runs)
-    data = load_data("digits", noise=0.5)
-    item = page["runs"][0]["mistakes"]["items"][0]
-    place = int(data.splits["test"][item["place"]])
-    assert item["true"] == data.class_names[data.target[place]]
-    assert item["image"] == f"0-{place}"
-    picture = Image.open(io.BytesIO(base64.b64decode(page["images"][item["image"]].partition(",")[2])))
-    pixels = data.inputs[place, 0].numpy()
-    assert np.corrcoef(np.asarray(picture).ravel(), pixels.ravel())[0, 1] > 0.999
-    assert set(page["images"]) == {item["image"] for run in page["runs"] for item in run["mistakes"]["items"]}
-
-
-def test_images_of_other_data_are_not_shown(runs, folder, tmp_path, monkeypatch):
-    other = load_data("digits", noise=0.5, split_seed=5)
-    monkeypatch.setattr("dualfocal.report.images.load_data", lambda *_, **__: other)
-    page = contents(tmp_path, [folder / "a"])
-    assert page["images"] == {}
-    assert page["runs"][0]["mistakes"]["note"].startswith("No images")
 
 
 @pytest.mark.parametrize("num_classes", [10, 300])
@@ -272,7 +214,7 @@ def test_arrays_give_the_page_of_their_file(logits, pages, tmp_path):
     """Only the origin of the predictions differs."""
     ours, theirs = contents(tmp_path, {"logits.npz": logits}, class_names=HOSTILE), contents_of(pages("logits"))
     for page in (ours, theirs):
-        assert page["runs"][0].pop("about")["rows"][0][0] == "predictions"
+        assert page["runs"][0].pop("origin")
     assert ours == theirs
 
 

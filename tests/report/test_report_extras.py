@@ -11,10 +11,10 @@ import pytest
 import torch
 from report_pages import contents, predictions
 from safetensors.torch import load_file, save_file
+from samples import run_predictions
 
 from dualfocal import metrics
 from dualfocal.calibrators import compare_calibrators, make_calibrator
-from dualfocal.runs import Run
 
 
 @pytest.fixture
@@ -35,11 +35,6 @@ def report(path: Path, *calibrators: str) -> dict[str, Any]:
 def change(run: Path, **tensors: torch.Tensor) -> None:
     file = run / "predictions.safetensors"
     save_file(load_file(file) | {name: tensor.contiguous() for name, tensor in tensors.items()}, file)
-
-
-def set_json(file: Path, **values: object) -> None:
-    content = {name: value for name, value in json.loads(file.read_text()).items() if name != "crc32"}
-    file.write_text(json.dumps(content | values))
 
 
 def test_a_true_class_that_is_ruled_out(run):
@@ -75,8 +70,8 @@ def test_the_simplest_of_equals_is_advised_and_the_choice_admitted(tmp_path):
 def test_the_advice_on_a_run_follows_from_paired_comparisons(run):
     names = ["temperature", "vector"]  # the simplest first
     actual = report(run, *names)
-    values, target = Run(run).predictions("test")
-    fitted = {name: make_calibrator(name).fit(*Run(run).predictions("val"))(values) for name in names}
+    values, target = run_predictions(run, "test")
+    fitted = {name: make_calibrator(name).fit(*run_predictions(run, "val"))(values) for name in names}
     best = min(names, key=lambda name: metrics.nll(fitted[name], target))
 
     def nll(a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -110,49 +105,6 @@ def test_too_few_images_for_folds(tmp_path):
     assert actual["calibrators"] is None
 
 
-def test_missing_images_are_reported_without_folders(run, tmp_path):
-    for data, options, reason in (
-        ("digits", {"noise": "x"}, "could not be read"),
-        ("/no/such/place.npz", {}, "place.npz"),
-        ("digits", {"colour": 1}, "digits has the options "),
-        ("cifar10", {}, "cifar10"),
-    ):
-        set_json(run / "recipe.json", data=data, data_options=options)
-        note = contents(tmp_path, [run], data_root=tmp_path)["runs"][0]["mistakes"]["note"]
-        assert note.startswith("No images: "), data
-        assert reason in note, data
-        assert str(tmp_path) not in note, data
-        assert "/no/" not in note, data
-
-
-def test_pixels_of_any_size(run, tmp_path):
-    set_json(run / "recipe.json", data_options={"noise": 1e308})
-    page = contents(tmp_path, [run])  # pytest makes an error of a warning
-    assert len(page["runs"][0]["mistakes"]["items"]) == 12
-
-
-def test_values_that_are_no_numbers_are_gaps(run):
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    lines[0]["val_nll"], lines[1]["test_nll"], lines[2]["val_ece"] = math.nan, math.inf, "x"
-    del lines[1]["lr"]
-    for line in lines:
-        del line["crc32"]
-    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    series = report(run)["curves"]["series"]
-    assert [value is None for value in series["val_nll"]] == [True, False, False]
-    assert [value is None for value in series["test_nll"]] == [False, True, False]
-    assert [value is None for value in series["val_ece"]] == [False, False, True]
-
-
-def test_a_damaged_result_is_refused(run):
-    for field, value, kind in (("seconds", "fast", "a number"), ("sessions", "abc", "a list")):
-        result = (run / "result.json").read_text()
-        set_json(run / "result.json", **{field: value})
-        with pytest.raises(ValueError, match=rf"result\.json: .*{field} .*{kind}.*'{value}'"):
-            report(run)
-        (run / "result.json").write_text(result)
-
-
 def test_a_validation_split_that_does_not_fit_is_not_used(run):
     tensors = load_file(run / "predictions.safetensors")
     change(run, val_logits=tensors["val_logits"][:, :5], val_target=tensors["val_target"] % 5)
@@ -177,5 +129,5 @@ def test_many_calibrators_go_into_several_tables(run):
 def test_p_values_have_one_form(run, folder, tmp_path):
     page = contents(tmp_path, [run, folder / "b"])
     for row, path in zip(page["metrics"][0]["rows"], (run, folder / "b"), strict=True):
-        p = metrics.evaluate(*Run(path).predictions("test"), inference=True).inference.joint_p_value
+        p = metrics.evaluate(*run_predictions(path, "test"), inference=True).inference.joint_p_value
         assert row[6] == ["< 0.001" if p < 0.001 else f"{p:.3f}", p]

@@ -29,12 +29,6 @@ def report(
             f"Names: {', '.join(CALIBRATORS)}; join names with + for a chain.",
         ),
     ] = "all",
-    data_root: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder of the data sets, to show images of mistakes. Nothing is downloaded."
-        ),
-    ] = None,
     cluster: options.ClusterOption = None,
     weight: options.WeightOption = None,
     group_by: Annotated[
@@ -86,7 +80,7 @@ def report(
     printer, err = consoles(False)
     inputs, unfinished = find_inputs(inputs)
     if unfinished:
-        say(err, f"dualfocal: left out, not finished: {', '.join(f'{run.path} ({run.state})' for run in unfinished)}")
+        say(err, f"dualfocal: left out, not finished: {', '.join(map(str, unfinished))}")
     check_output(out, *inputs)
     reading = options.reading_from(context, group=group_by)
     with progress_bar(err, "reading") as progress:
@@ -96,7 +90,6 @@ def report(
             title=title,
             calibrators=parse_methods(calibrators),
             reading=reading,
-            data_root=data_root,
             monitor=monitor,
             progress=lambda share, what: progress(share, description=what),
         )

@@ -14,7 +14,7 @@ from dualfocal.predictions.choices import CHOICE_SCORES, ChoicePredictions, load
 from dualfocal.predictions.dense import DenseFolder, DenseImage, is_dense_folder, open_dense_folder
 from dualfocal.predictions.loading import Predictions, check_usable, load_predictions
 from dualfocal.predictions.multilabel import load_multilabel_predictions
-from dualfocal.predictions.reading import Reading, is_run_folder, predictions_file
+from dualfocal.predictions.reading import Reading, find_run_folders, is_finished_run, is_run_folder, predictions_file
 from dualfocal.predictions.saving import rewrite_predictions, save_predictions
 from dualfocal.predictions.streaming import PredictionStream, bin_predictions, stream_predictions
 
@@ -31,7 +31,9 @@ __all__ = [
     "bin_predictions",
     "check_same_labels",
     "check_usable",
+    "find_run_folders",
     "is_dense_folder",
+    "is_finished_run",
     "is_run_folder",
     "load_choices",
     "load_multilabel_predictions",

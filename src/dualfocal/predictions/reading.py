@@ -189,7 +189,27 @@ class Reading:
 
 def is_run_folder(path: Path) -> bool:
     """Whether a path is the folder of a training run, finished or not."""
-    return (path / PREDICTIONS).exists() or (path / RECIPE).is_file()
+    return is_finished_run(path) or (path / RECIPE).is_file()
+
+
+def is_finished_run(path: Path) -> bool:
+    """Whether a path is a folder with the predictions of a training run."""
+    return (path / PREDICTIONS).exists()
+
+
+def find_run_folders(folder: Path, depth: int = 3) -> list[Path]:
+    """Return the run folders in a folder, or the folder itself, sorted by path.
+
+    Args:
+        folder: where to search.
+        depth: how many levels of subfolders to search.
+    """
+    if is_run_folder(folder):
+        return [folder]
+    if depth == 0 or not folder.is_dir():
+        return []
+    inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [run for path in inner for run in find_run_folders(path, depth - 1)]
 
 
 def predictions_file(folder: Path) -> Path:

@@ -7,19 +7,20 @@ import dualfocal
 from dualfocal.metrics.monitor.state_file import MonitorState
 from dualfocal.metrics.monitor.verdict import monitor_verdict
 from dualfocal.predictions import Reading
-from dualfocal.report import classes, figures, provenance, tables
+from dualfocal.report import classes, figures, tables
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.curves import coverage_table
 from dualfocal.report.decision import Decision
 from dualfocal.report.embedded import OCTAVES, STEPS
 from dualfocal.report.evidence import evidence_figure
 from dualfocal.report.groups import groups_figure
-from dualfocal.report.images import RunData, mistakes_of
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.methods import methods_text
+from dualfocal.report.mistakes import mistakes_of
 from dualfocal.report.names import shortened
 
 MOST_CLASSES = 1000  # in the class filter
+LONGEST_TEXT = 600  # characters of a text that comes from data
 FOLLOWS = (
     "Each label lies in one group. If the groups were made from the labels, ignore this section: among samples of one "
     "label, no model is calibrated."
@@ -32,13 +33,10 @@ def report_contents(
     calibrations: Sequence[Calibration],
     decision: Decision,
     reading: Reading,
-    run_data: RunData,
     monitor: MonitorState | None,
 ) -> dict[str, Any]:
     """Return all texts, tables and figures of a page, for JSON."""
-    images: dict[str, str] = {}  # key -> data URI
     class_rows = max(10, classes.MOST_ROWS // len(sources))
-    points = provenance.MOST_POINTS // len(sources)
     positive = sources[0].rows.positive  # the same for all inputs: it follows from the options
     runs: list[dict[str, Any]] = [
         {
@@ -48,14 +46,12 @@ def report_contents(
             "calibrators": tables.calibrator_table(calibration.comparison),
             "how": calibration.how,
             "advice": calibration.advice,
-            "remarks": [shortened(remark, provenance.LONGEST_VALUE) for remark in calibration.remarks],
+            "remarks": [shortened(remark, LONGEST_TEXT) for remark in calibration.remarks],
             "temperature": calibration.temperature,
             "temperatureFrom": calibration.temperature_from,
             **classes.class_table(source, class_rows),
-            "mistakes": mistakes_of(source, run_data, images),
-            "curves": provenance.curves(source, points),
-            "about": provenance.about(source),
-            "recipe": provenance.recipe(source),
+            "mistakes": mistakes_of(source, reading.ignore_index),
+            "origin": shortened(source.data.taken, LONGEST_TEXT),
             "groupsNote": FOLLOWS if source.groups_follow_labels else "",
             "groups": groups_figure(source.group_by, source.groups, len(sources)) if source.groups else None,
             "figures": figures.model_figures(source, calibration, len(sources), reading.level),
@@ -85,10 +81,8 @@ def report_contents(
         "glossary": tables.glossary(positive),
         "selective": coverage_table(sources, [run["figures"]["coverage"] for run in runs]),
         "results": results(title, sources, calibrations, decision),
-        "recipes": provenance.differences(sources),
         "monitor": None if monitor is None else monitor_contents(monitor),
         "runs": runs,
-        "images": images,
     }
 
 

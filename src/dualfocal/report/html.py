@@ -26,7 +26,6 @@ from dualfocal.report.calibrated import calibrate
 from dualfocal.report.contents import report_contents
 from dualfocal.report.decision import decide
 from dualfocal.report.embedded import deal, embed
-from dualfocal.report.images import RunData
 from dualfocal.report.inputs import Model, load_inputs
 from dualfocal.report.names import shortened
 from dualfocal.tables import quantity
@@ -69,7 +68,6 @@ def write_report(
     title: str | None = None,
     calibrators: Sequence[str] = tuple(CALIBRATORS),
     reading: Reading | None = None,
-    data_root: str | os.PathLike[str] | None = None,
     monitor: str | os.PathLike[str] | None = None,
     progress: ReportProgress | None = None,
 ) -> int:
@@ -90,7 +88,6 @@ def write_report(
         calibrators: names from ``CALIBRATORS``; fitted on the validation split of a run, otherwise cross-validated.
         reading: which arrays of files to read, also ``cluster``, ``weight`` and ``group``, and how to score all
             models: ``num_bins``, ``ignore_index``, ``binary``, ``level``, ``seed``.
-        data_root: folder of the data sets, for the images of mistakes. Nothing is downloaded.
         monitor: state file of ``dualfocal monitor``, whose verdict and history are shown.
         progress: called with the share of the work done and the current task.
 
@@ -115,12 +112,11 @@ def write_report(
     reading = reading or Reading()
     report_progress = progress or (lambda share, what: None)
     report_progress(0.0, "reading")
-    run_data = RunData(None if data_root is None else Path(data_root), reading)
     given = models if isinstance(models, Mapping) else [Path(path) for path in models]
     state = None if monitor is None else read_monitor(Path(monitor))
     if state is not None and not state.monitor.history:
         raise ValueError(f"{monitor}: has no samples yet: add some with dualfocal monitor {monitor} FILE")
-    inputs = load_inputs(
+    sources = load_inputs(
         given,
         reading,
         input=input,
@@ -129,7 +125,6 @@ def write_report(
         sample_weight=sample_weight,
         groups=groups,
     )
-    sources = [run_data.named(source) for source in inputs]
 
     def report_fit(done: int, share: float) -> None:
         report_progress(0.1 + 0.6 * (done + share) / len(sources), f"calibrating {sources[done].name}")
@@ -141,7 +136,7 @@ def write_report(
     report_progress(0.9, "writing")
     name = sources[0].name if len(sources) == 1 else f"{len(sources)} models"
     contents = report_contents(
-        shortened(title or f"Calibration of {name}"), sources, calibrations, decision, reading, run_data, state
+        shortened(title or f"Calibration of {name}"), sources, calibrations, decision, reading, state
     )
     # The rest of the page is available for the embedded data.
     room = MOST_BYTES - len(_page(contents, []))

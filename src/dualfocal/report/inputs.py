@@ -17,19 +17,18 @@ from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels, quantile_groups
 from dualfocal.metrics.rows import INDEPENDENT, Rows, as_rows, first_maximum, image_clusters
 from dualfocal.metrics.scan import Scan, scan
-from dualfocal.predictions import Predictions, Reading
+from dualfocal.predictions import Predictions, Reading, find_run_folders, is_finished_run, is_run_folder
 from dualfocal.report.names import distinct, input_names, shortened
-from dualfocal.runs import Run, find_runs
 
 MOST_INPUTS = 32  # more would be unreadable and too large for a page
 MOST_BINS = 1000  # more cannot be drawn
 
-Model = tuple[Array, Array] | str | os.PathLike[str] | Run  # (logits, target), a file or a run folder
+Model = tuple[Array, Array] | str | os.PathLike[str]  # (logits, target), a file or a run folder
 
 
 @dataclass(frozen=True, eq=False)
 class ReportInput:
-    """The predictions of one model, and the run that they come from.
+    """The predictions of one model.
 
     Attributes:
         name: Short name on the page.
@@ -38,9 +37,7 @@ class ReportInput:
         rows: Predictions as checked rows.
         scanned: Confidence, correctness and NLL of each row.
         evaluation: Metrics of the rows.
-        run: The run, if the input is a run folder.
         part: Split of the run, such as ``"test"``.
-        known_names: Class names from the data set of the run.
         groups: Metrics of each group of samples, worst first; empty if no groups were requested.
         group_by: Name of the column of the groups.
         groups_follow_labels: Whether each label lies in one group, as if the groups had been made from the labels.
@@ -52,17 +49,15 @@ class ReportInput:
     rows: Rows
     scanned: Scan
     evaluation: Evaluation
-    run: Run | None
     part: str
-    known_names: tuple[str, ...] = ()
     groups: tuple[GroupEvaluation, ...] = ()
     group_by: str = ""
     groups_follow_labels: bool = False
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Class names from the file or the data set, shortened; numbers if there are none."""
-        names = self.data.names_of_classes or self.known_names
+        """Class names from the file, shortened; numbers if there are none."""
+        names = self.data.names_of_classes or ()
         if len(names) != self.rows.num_classes:
             names = tuple(map(str, range(self.rows.num_classes)))
         return distinct(shortened(name) for name in names)
@@ -84,7 +79,7 @@ def design_effect(evaluation: Evaluation) -> float:
     return 1.0 if clusters is None else max(1.0, clusters.design_effect)
 
 
-def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
+def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Replace each folder of runs by its finished runs.
 
     Returns:
@@ -93,18 +88,18 @@ def find_inputs(paths: Sequence[Path]) -> tuple[list[Path], list[Run]]:
     Raises:
         ValueError: a folder has no finished run.
     """
-    inputs, unfinished = list[Path](), list[Run]()
+    inputs, unfinished = list[Path](), list[Path]()
     for path in paths:
-        if not path.is_dir() or Run(path).exists or Run(path).has_predictions:
+        if not path.is_dir() or is_run_folder(path):
             inputs.append(path)
             continue
-        states = [(run, run.state) for run in find_runs(path)]
-        finished = [run.path for run, state in states if state == "finished"]
+        runs = find_run_folders(path)
+        finished = [run for run in runs if is_finished_run(run)]
         if not finished:
-            content = f"its {len(states)} runs are not finished" if states else "it has no runs"
+            content = f"its {len(runs)} runs are not finished" if runs else "it has no runs"
             raise ValueError(f"{path}: must be a file, a run folder or a folder of finished runs, but {content}")
         inputs += finished
-        unfinished += [run for run, state in states if state != "finished"]
+        unfinished += [run for run in runs if not is_finished_run(run)]
     return inputs, unfinished
 
 
@@ -121,7 +116,7 @@ def load_inputs(
     """Read and evaluate the inputs of a report.
 
     Args:
-        models: files or run folders, or name -> file, run or arrays; see :func:`~dualfocal.report.write_report`.
+        models: files or run folders, or name -> file, run folder or arrays; see :func:`~dualfocal.report.write_report`.
         reading: which arrays to read, and how to score them.
         input: whether arrays hold ``"logits"`` or ``"probs"``.
         class_names: names of the classes of arrays.
@@ -166,12 +161,10 @@ def _without_repeats(paths: Sequence[Path]) -> Sequence[Path]:
 
 
 def _path_of(name: str, model: object) -> Path:
-    if isinstance(model, Run):
-        return model.path
     if isinstance(model, str | os.PathLike):
         return Path(model)
     hint = "; an Evaluation does not keep the samples that the page shows" if isinstance(model, Evaluation) else ""
-    raise TypeError(f"{name}: must be (logits, target), a file or a run, got {type(model).__name__}{hint}")
+    raise TypeError(f"{name}: must be (logits, target), a file or a run folder, got {type(model).__name__}{hint}")
 
 
 def _file_input(name: str, path: Path, reading: Reading) -> ReportInput:
@@ -183,8 +176,7 @@ def _file_input(name: str, path: Path, reading: Reading) -> ReportInput:
         scored = _scored(reading.rows(clustered), reading)
     except (ValueError, IndexError) as error:
         raise ValueError(f"{path}: {error}") from error
-    run = Run(path) if Run(path).exists else None
-    return ReportInput(name, path, data, *scored, run, reading.split or "test")
+    return ReportInput(name, path, data, *scored, reading.split or "test")
 
 
 def _arrays_input(
@@ -225,7 +217,7 @@ def _arrays_input(
         clusters=_column("clusters", clusters, len(values)),
         weights=None if sample_weight is None else as_tensor("sample_weight", sample_weight).double().cpu().numpy(),
     )
-    return ReportInput(name, None, data, *scored, None, "test")
+    return ReportInput(name, None, data, *scored, "test")
 
 
 def _column(name: str, given: Array | None, length: int) -> NDArray[Any] | None:

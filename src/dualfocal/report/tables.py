@@ -148,11 +148,6 @@ def summary_table(sources: Sequence[ReportInput], calibrations: Sequence[Calibra
     return {"caption": caption, "columns": columns[:width], "rows": rows, "sortable": True}
 
 
-def plain_table(caption: str, headings: Sequence[str], rows: list[list[str]]) -> Table:
-    """Return a table of texts."""
-    return {"caption": caption, "columns": [column(title, numeric=False) for title in headings], "rows": rows}
-
-
 def column(title: str, help: str = "", *, term: str = "", numeric: bool = True) -> dict[str, object]:
     """Return the heading of a column with its explanation, or with a key of the glossary."""
     return {"title": title, "help": help, "term": term, "numeric": numeric}

@@ -7,6 +7,7 @@ from typing import Any
 
 from dualfocal.metrics import METRICS
 from dualfocal.metrics.result import finite
+from dualfocal.predictions import find_run_folders
 from dualfocal.runs.layout import FAILURE
 from dualfocal.runs.recipe import Recipe
 from dualfocal.runs.result import RunResult
@@ -58,12 +59,7 @@ def find_runs(folder: Path, depth: int = 3) -> list[Run]:
         folder: where to search.
         depth: how many levels of subfolders to search.
     """
-    if Run(folder).exists:
-        return [Run(folder)]
-    if depth == 0 or not folder.is_dir():
-        return []
-    inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [run for path in inner for run in find_runs(path, depth - 1)]
+    return [run for path in find_run_folders(folder, depth) if (run := Run(path)).exists]
 
 
 def list_run(run: Run) -> Listed:

@@ -129,63 +129,6 @@ const Charts = (() => {
     return Readout.attach(svg, [placed(svg, filled, (b) => (b.low + b.high) / 2, (b) => b.count / live.count, text)]);
   }
 
-  const NAMES = { error: "error (%)", nll: "NLL (nats)", ece: "ECE (%)" };
-
-  // One metric of all runs by epoch. With more than eight runs, only the chosen one is coloured.
-  function curve(runs, metric, chosen, width) {
-    const factor = metric === "nll" ? 1 : 100;
-    const rows = runs.flatMap((run, r) =>
-      ["val", "test"].flatMap((part) =>
-        (run.curves?.series[`${part}_${metric}`] ?? []).map((value, i) => ({
-          run: run.name,
-          key: r,
-          part,
-          epoch: run.curves.epoch[i],
-          value: value === null ? NaN : factor * value,
-        })),
-      ),
-    );
-    if (!rows.length) return null;
-    const drops = [...new Set(runs.flatMap((run) => run.curves?.drops ?? []))];
-    const options = {
-      x: "epoch",
-      y: "value",
-      z: "key",
-      stroke: (row) => colourOf(row.key, runs.length, chosen),
-      strokeOpacity: (row) => (row.key === chosen ? 1 : runs.length > 3 ? 0.35 : 0.8),
-      strokeWidth: (row) => (row.key === chosen && runs.length > 3 ? 2.5 : 1.5),
-    };
-    const rowsOf = (part) => rows.filter((row) => row.part === part);
-    const svg = Plot.plot({
-      ...MARGINS,
-      width,
-      height: width * 0.7,
-      opacity: { type: "identity" },
-      x: { label: "epoch", labelAnchor: "right", ticks: 5 },
-      y: { label: NAMES[metric], zero: true, grid: true, ticks: 5 },
-      marks: [
-        Plot.ruleX(drops, { stroke: MUTED, strokeDasharray: "2,4" }),
-        Plot.line(rowsOf("val"), { ...options, strokeDasharray: "4,3" }),
-        Plot.line(rowsOf("test"), options),
-      ],
-    });
-    const last = ["val", "test"].flatMap((part) =>
-      rowsOf(part)
-        .filter((row) => row.key === chosen)
-        .slice(-1),
-    );
-    Tables.describe(
-      svg,
-      `${NAMES[metric]} by epoch; last values of ${runs[chosen].name}: ` +
-        last.map((row) => `${row.part} ${row.value.toPrecision(3)}`).join(", "),
-    );
-    const lines = runs.flatMap((_, r) =>
-      ["val", "test"].map((part) => rowsOf(part).filter((row) => row.key === r && Number.isFinite(row.value))),
-    );
-    const text = (row) => `${row.run}\n${row.part}, epoch ${row.epoch}: ${row.value.toPrecision(4)}`;
-    return Readout.attach(svg, lines.map((line) => placed(svg, line, (row) => row.epoch, (row) => row.value, text)));
-  }
-
   function colourOf(key, count, chosen) {
     if (count > COLOURS.length) return key === chosen ? COLOURS[0] : MUTED;
     return COLOURS[key];
@@ -194,7 +137,6 @@ const Charts = (() => {
   return {
     reliability,
     histogram,
-    curve,
     colourOf,
     percent,
     count,

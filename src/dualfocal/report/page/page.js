@@ -69,28 +69,12 @@
     );
     fillMistakes(run.mistakes);
     byId("groups-note").textContent = run.groupsNote;
-    byId("recipe-body").replaceChildren(...recipe(run), make(run.about));
+    byId("origin-body").replaceChildren(Tables.paragraph(run.origin));
   }
 
-  function recipe(run) {
-    const between = contents.recipes ? [make(contents.recipes)] : [];
-    if (!run.recipe) return between;
-    const { summary, preset, table, json } = run.recipe;
-    const same = `All settings are those of the preset ${preset}.`;
-    return [
-      Tables.paragraph(summary),
-      table.rows.length ? make(table) : Tables.paragraph(same, "note"),
-      element("details", {}, element("summary", {}, "Recipe as JSON"), element("pre", { tabIndex: 0 }, json)),
-      ...between,
-    ];
-  }
-
-  function fillMistakes({ items, total, note }) {
+  function fillMistakes({ items, total }) {
     const cards = items.map((item) => {
       const card = element("li");
-      const picture = contents.images[item.image];
-      if (picture)
-        card.append(element("img", { src: picture, alt: `Image of sample ${item.place}`, width: 96, height: 96 }));
       card.append(
         element(
           "div",
@@ -116,39 +100,6 @@
     byId("mistakes-body").replaceChildren(
       Tables.paragraph(shown, "note"),
       element("ol", { className: "mistakes" }, ...cards),
-      ...(note ? [Tables.paragraph(note, "note")] : []),
-    );
-  }
-
-  // --- redrawn content ---
-
-  function drawCurves() {
-    const trained = runs.filter((run) => run.curves);
-    byId("training").hidden = !trained.length;
-    if (!trained.length) return;
-    const charts = { error: element("div"), nll: element("div"), ece: element("div") };
-    byId("curves-body").replaceChildren(...Object.values(charts));
-    for (const [metric, place] of Object.entries(charts)) {
-      place.className = "chart";
-      const chart = Charts.curve(runs, metric, chosen(), Charts.widthOf(place));
-      if (chart) place.append(chart);
-    }
-    const parts = new Set(trained.flatMap((run) => Object.keys(run.curves.series).map((name) => name.split("_")[0])));
-    const only = parts.has("val") ? "Validation split." : "Test split.";
-    const notes = [parts.size > 1 ? "Solid: test split. Dashed: validation split." : only];
-    if (trained.some((run) => run.curves.drops.length)) notes.push("Dotted: the learning rate falls.");
-    const most = Math.max(...trained.map((run) => run.curves.step));
-    if (most > 1) notes.push(`For long runs, every ${most}th epoch is drawn.`);
-    byId("curves-note").textContent = notes.join(" ");
-    const key = runs
-      .map((run, i) => [run, i])
-      .filter(([run, i]) => several && run.curves && (runs.length <= 8 || i === chosen()));
-    byId("curves-key").replaceChildren(
-      ...key.map(([run, i]) => {
-        const swatch = element("span", { className: "swatch" });
-        swatch.style.background = Charts.colourOf(i, runs.length, chosen());
-        return element("li", {}, swatch, element("bdi", {}, run.name));
-      }),
     );
   }
 
@@ -171,7 +122,6 @@
   // Draw what depends on the chosen model or on the width of the page.
   function drawRun() {
     Figures.drawChosen(chosen());
-    drawCurves();
   }
 
   function draw() {
