@@ -63,7 +63,7 @@ def test_a_different_accuracy_is_said(run):
 
 def test_fail_over_is_about_all_questions(run):
     _, err = run("evaluate", LOGS, "--format", "lm-eval", "--fail-over", "0.1", code=3)
-    assert "all questions: calibration error above the limit of 10 %" in err
+    assert "all questions: debiased RMS error above the limit of 10 %" in err
     run("evaluate", LOGS, "--format", "lm-eval", "--fail-over", "0.99")
 
 

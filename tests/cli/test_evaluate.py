@@ -176,7 +176,7 @@ def test_binary_confidence_by_hand(records):
     # Of class 1, in (0, 0.5]: 0.6 claimed, 0 seen; in (0.5, 1]: 2.6 claimed, 2 seen.
     assert positive["ece"] == pytest.approx((0.6 + 0.6) / 6, abs=1e-9)
     assert positive["mce"] == pytest.approx(0.2, abs=1e-9)
-    assert positive["accuracy"] == pytest.approx(2 / 6)
+    assert positive["share"] == pytest.approx(2 / 6)
     [top] = records("a.npz", "--binary", "top_label", "--num-bins", 2, "--no-inference")
     # Of the predicted class: 0.9 + 0.8 + 0.7 + 0.7 + 0.9 + 1 = 5 claimed, 5 right.
     assert top["ece"] == pytest.approx(0.0, abs=1e-9)
@@ -262,9 +262,9 @@ def test_the_label_of_class_1_by_option(records, refused):
     Path("a.csv").write_text(f"score,outcome\n{rows}")
     options = ["a.csv", "--probs", "score", "--target", "outcome", "--binary", "positive", "--no-inference"]
     assert "--positive LABEL (labels: no, yes)" in refused("evaluate", *options)
-    for label, accuracy in (("yes", 30 / 41), ("no", 11 / 41)):
+    for label, share in (("yes", 30 / 41), ("no", 11 / 41)):
         [record] = records(*options, "--positive", label)
-        assert record["accuracy"] == pytest.approx(accuracy)  # of class 1, the share that is
+        assert record["share"] == pytest.approx(share)
 
 
 def test_columns_in_a_list(records):
@@ -639,7 +639,7 @@ def test_fail_over_is_a_gate(run, refused):
     run("evaluate", "good.npz", "--fail-over", "0.03")
     out, err = run("evaluate", "good.npz", "sharp.npz", "--fail-over", "0.03", code=3)
     assert "Over-confident" in out  # the results are printed all the same
-    assert err.splitlines()[-1].startswith("dualfocal: sharp.npz: calibration error above the limit of 3 %")
+    assert err.splitlines()[-1].startswith("dualfocal: sharp.npz: debiased RMS error above the limit of 3 %")
     run("evaluate", "sharp.npz", "--fail-over", "0.9")
     assert "--no-inference" in refused("evaluate", "good.npz", "--fail-over", "0.03", "--no-inference")
 

@@ -68,7 +68,7 @@ def test_table_verdict_calibrators_and_plot(run):
     assert "3 of 3 labels are miscalibrated (family-wise 5 %, Holm)" in out
     assert "Use temperature: it lowers the NLL" in out
     assert "clusters from 'patient'" in err
-    assert "all entries: calibration error above the limit of 2 %" in err
+    assert "all entries: debiased RMS error above the limit of 2 %" in err
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
 
 

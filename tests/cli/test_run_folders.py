@@ -24,8 +24,8 @@ COMMANDS = (
     ("evaluate", "RUN"),
     ("compare", "RUN", "runs/a"),
     ("compare", "runs/a", "RUN"),
-    ("calibrate", "RUN", "--out", "out.safetensors"),
-    ("apply", "cal.npz", "RUN", "--out", "out.npz"),
+    ("calibrate", "RUN", "--out", "out.npz"),
+    ("apply", "cal.npz", "RUN", "--out", "applied.npz"),
 )
 
 
@@ -230,7 +230,7 @@ def test_runs_without_good_predictions_are_refused(run, refused):
         for command in COMMANDS:
             line = refused(*(folder if word == "RUN" else word for word in command))
             assert line.startswith(words), command
-    assert not list(Path().glob("out.*"))
+    assert not [*Path().glob("out.*"), *Path().glob("applied.*")]
 
 
 # --- class names ---

@@ -78,7 +78,7 @@ def test_position_bias_is_found_and_named():
     fair = evaluate_choices(choices(scores.tolist(), right.tolist()), inference=True)
     assert "Class probabilities: no miscalibration detectable" in fair.verdict()
     biased = evaluate_choices(choices((scores + np.array([0.8, 0, 0, 0])).tolist(), right.tolist()), inference=True)
-    assert "class A" in biased.verdict()
+    assert "Class probabilities: miscalibrated (p < 0.001)" in biased.verdict()
     first = biased.positions[0]
     assert first.name == "A"
     assert first.right == np.mean(right == 0)

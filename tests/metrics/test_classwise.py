@@ -158,8 +158,8 @@ def test_a_verdict_covers_the_classes() -> None:
     assert result.inference.p_value > 0.05
     confidence, _, classes = result.verdict().partition(" Class probabilities: ")
     assert confidence.startswith("Confidence of the predicted class: no miscalibration detectable")
-    assert classes.startswith("miscalibrated (p < 0.001); worst: class 3, predicted ")
-    assert "worst: class owl, " in result.verdict(["ant", "bee", "cat", "owl", "eel", "fox"])
+    assert classes.startswith("miscalibrated (p < 0.001); worst: predictions of class 3, confidence ")
+    assert "worst: predictions of class owl, " in result.verdict(["ant", "bee", "cat", "owl", "eel", "fox"])
     assert result.inference.joint_p_value < 0.001
     again = type(result).from_dict(result.to_dict())
     assert again.to_dict() == result.to_dict()

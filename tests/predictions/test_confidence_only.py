@@ -87,7 +87,7 @@ def test_commands(table, capsys, tmp_path):
     assert result["ece"] == pytest.approx(evaluate(LOGITS, TARGET).ece, abs=1e-9)
     refused = [
         ["compare", path, path],
-        ["calibrate", path, "--out", str(tmp_path / "c.safetensors")],
+        ["calibrate", path, "--out", str(tmp_path / "c.npz")],
         ["evaluate", path, "--calibrate", "temperature"],
         ["report", path, "--out", str(tmp_path / "r.html")],
     ]

@@ -299,7 +299,7 @@ def test_a_parquet_that_cannot_be_used_is_refused(parquet, refusal, monkeypatch)
         assert re.search(words, refusal(parquet(**columns))), columns
     path = parquet(logit=[0.5], y=[1])
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert re.search(r"needs pyarrow: pip install .*dualfocal\[parquet\]", refusal(path))
+    assert re.search(r"pip install .*dualfocal\[cli\]", refusal(path))
 
 
 # Files and arrays that cannot be used

@@ -225,7 +225,7 @@ def test_places_that_cannot_be_written_are_refused(tmp_path, monkeypatch):
     with pytest.raises((ValueError, OSError), match="File name too long"):
         save_predictions(tmp_path / ("x" * 300 + ".npz"), values, input="logits")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    words = r"cannot be written: needs pyarrow: pip install .*dualfocal\[parquet\]"
+    words = r"cannot be written: .*pip install .*dualfocal\[cli\]"
     assert re.search(words, refusal(tmp_path / "a.parquet", values))
     assert os.listdir(tmp_path) == ["folder.npz"]
 
