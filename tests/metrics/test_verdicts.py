@@ -11,7 +11,7 @@ from case_loops import for_each
 from dualfocal import metrics as M
 from dualfocal.metrics.groups import evaluate_groups, group_row, group_table
 from dualfocal.metrics.inference.result import Floor
-from dualfocal.metrics.registry import footnote, meaning_of
+from dualfocal.metrics.registry import footnote
 from dualfocal.metrics.verdict import p_text
 
 
@@ -79,8 +79,8 @@ def test_class_1_has_probabilities_and_frequencies() -> None:
     )
     groups = evaluate_groups(probs, target, torch.arange(400).numpy() % 2, **options)
     assert "prob - freq" in group_table("side", groups).headings
-    assert "summed over classes" in meaning_of("brier")
-    assert "class 1" in meaning_of("brier", positive=True)
+    assert "class 1" not in footnote()
+    assert "Brier score of class 1" in footnote(positive=True)
     assert "probability and frequency" in footnote(positive=True)
 
 
