@@ -11,10 +11,10 @@ help:  ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
 # The stamp makes installation happen once, and again when what is asked for changes.
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]" -e "lab[tensorboard]"
 	touch $@
 
 demo: $(VENV)/installed  ## train the losses of the paper's first table on scikit-learn's digits, put them in a table, mend one, report
@@ -32,7 +32,7 @@ types: $(VENV)/installed
 	$(BIN)/mypy
 
 pytest: $(VENV)/installed
-	$(BIN)/pytest -n auto --dist worksteal --durations=15 --ignore=tests/integrations --ignore=tests/browser --ignore=tests/site
+	$(BIN)/pytest -n auto --dist worksteal --durations=15 --ignore=tests/integrations --ignore=tests/browser --ignore=tests/site --ignore=lab/tests/integrations
 
 # build/ is where setuptools puts the package together; files of an earlier one would become part of this one.
 bare:  ## install the package alone, with torch, numpy and scipy, into an empty environment, and use it there
@@ -42,10 +42,10 @@ bare:  ## install the package alone, with torch, numpy and scipy, into an empty 
 	"$$folder/bin/python" tests/bare_install.py
 
 test-integrations: $(VENV)/integrations postgresql chromium  ## slow tests, and tests with a browser, other frameworks and databases, which are installed first
-	DUALFOCAL_INTEGRATIONS=required $(BIN)/pytest tests/integrations tests/browser
+	DUALFOCAL_INTEGRATIONS=required $(BIN)/pytest tests/integrations tests/browser lab/tests/integrations
 
 $(VENV)/integrations: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,integrations]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,integrations]" -e "lab[ray,tensorboard]"
 	touch $@
 
 docs: $(VENV)/docs chromium  ## run the examples of all pages, build the documentation into site/ and open every page in a browser
@@ -55,7 +55,7 @@ docs: $(VENV)/docs chromium  ## run the examples of all pages, build the documen
 	@echo "Next: open site/index.html"
 
 $(VENV)/docs: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,integrations,docs]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,integrations,docs]" -e "lab[ray,tensorboard]"
 	touch $@
 
 mutants: $(VENV)/installed  ## check that the tests notice each mistake of tests/mutants/mutants.toml (ten minutes)
@@ -65,7 +65,7 @@ mutants: $(VENV)/installed  ## check that the tests notice each mistake of tests
 ATTACK := 100
 
 attack: $(VENV)/installed  ## bad files, bit flips, kills, stops and absurd options, many times more than in make test (ten minutes); prints counts
-	DUALFOCAL_ATTACK=$(ATTACK) $(BIN)/pytest tests/hostile -n auto --dist worksteal -rP --durations=5
+	DUALFOCAL_ATTACK=$(ATTACK) $(BIN)/pytest tests/hostile lab/tests/hostile -n auto --dist worksteal -rP --durations=5
 
 # $(1): test whether it is there  $(2): Debian's packages  $(3): what is not tested without it. Installed where that can be done.
 define apt_install
@@ -120,8 +120,8 @@ bench: $(VENV)/integrations $(PEERS)/installed  ## every script of benchmarks/; 
 # The peers of the metrics bring dependencies of their own.
 $(PEERS)/installed: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/peers.txt -e .
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/peers.txt -e . -e lab
 	touch $@
 
 clean:  ## remove what was installed and made
-	rm -rf $(VENV) $(PEERS) demo build dist site .cache src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) demo build dist site .cache src/*.egg-info lab/src/*.egg-info lab/build lab/dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dualfocal import dual_focal_loss
-from dualfocal.data import load_data
-from dualfocal.models import make_model
-from dualfocal.runs import Run
-from dualfocal.runs.layout import CHECKPOINT
+from dualfocal_lab.data import load_data
+from dualfocal_lab.models import make_model
+from dualfocal_lab.runs import Run
+from dualfocal_lab.runs.layout import CHECKPOINT
 
 LOSSES = {
     "dual focal, gamma 5": lambda logits, target: dual_focal_loss(logits, target, gamma=5, reduction="sum"),

@@ -24,8 +24,8 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from dualfocal.data import CropFlip, DataSet, Normalize
-from dualfocal.data.transforms import CIFAR_MEAN, CIFAR_STD
+from dualfocal_lab.data import CropFlip, DataSet, Normalize
+from dualfocal_lab.data.transforms import CIFAR_MEAN, CIFAR_STD
 
 NUM_IMAGES, BATCH, PADDING, SIDE, WORKERS = 50_000, 128, 4, 32, 2
 GOAL = 10  # times the images/s of Pillow and a DataLoader with two workers

@@ -15,7 +15,7 @@ part=${1:?losses, trainings, rest or all} out=${2:?folder of the results} check=
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
 cd "$(dirname "$0")/.." || exit 1
 python=${PYTHON:-python3}
-export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+export PYTHONPATH="$PWD/src:$PWD/lab/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 command -v nvidia-smi > /dev/null || export TRITON_INTERPRET=1 # for --check without a GPU
 summary=()
 failed=0
@@ -40,8 +40,8 @@ benchmark() {
 losses() {
     benchmark 330 loss_gpu
     limited 240 gpu_tests "$python" -m pytest -p no:cacheprovider --durations=10 tests/losses/test_cuda.py tests/metrics/test_gpu.py \
-        tests/train/test_step_gpu.py tests/train/test_train_gpu.py tests/models/test_model_gpu.py tests/calibrators/test_calibrator_gpu.py \
-        tests/data/test_transforms_gpu.py tests/kernels
+        lab/tests/train/test_step_gpu.py lab/tests/train/test_train_gpu.py lab/tests/models/test_model_gpu.py tests/calibrators/test_calibrator_gpu.py \
+        lab/tests/data/test_transforms_gpu.py tests/kernels lab/tests/kernels
 }
 trainings() {
     benchmark 290 step_times_gpu --out "$out/step_times.json"
@@ -57,7 +57,7 @@ rest() {
 }
 
 # A missing package is noticed now, not after minutes.
-"$python" -c 'import dualfocal.study, torch; print("torch", torch.__version__, "CUDA", torch.cuda.is_available())' || exit 1
+"$python" -c 'import dualfocal_lab.study, torch; print("torch", torch.__version__, "CUDA", torch.cuda.is_available())' || exit 1
 case $part in
     losses | trainings | rest) "$part" ;;
     all) losses; trainings; rest ;;

@@ -20,9 +20,9 @@ from pathlib import Path
 from _measure import DEVICE, Record, about_gpu, gpu_options, show
 from train_step_gpu import BATCH, image_recipe, random_images
 
-from dualfocal.runs import Run
-from dualfocal.study import LocalEngine, Study, run_study
-from dualfocal.study.multi_process_service import CONTROL
+from dualfocal_lab.runs import Run
+from dualfocal_lab.study import LocalEngine, Study, run_study
+from dualfocal_lab.study.multi_process_service import CONTROL
 
 EPOCHS = {"resnet50": 12, "small_cnn": 100}  # enough for the trainings to overlap
 

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from dualfocal.calibrators import DirichletCalibration, MatrixScaling, TemperatureScaling, VectorScaling
 from dualfocal.metrics import nll
-from dualfocal.runs import Run
+from dualfocal_lab.runs import Run
 
-RUNS = Path(__file__).parents[1] / "results" / "cifar10"
+RUNS = Path(__file__).parents[1] / "lab" / "results" / "cifar10"
 REAL_SIZES = (500, 1000, 5000)  # samples of the fit
 SIZES = [(10, 1000), (10, 5000), (100, 12_000)]  # classes, samples of the fit
 KINDS = ("calibrated", "too sharp", "class shift", "confusion", "matrix")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from dualfocal.calibrators import CALIBRATORS, CalibratedModel, Calibrator, make_calibrator
 from dualfocal.integrations.onnx import BOUNDS, export_onnx
-from dualfocal.models import make_model
+from dualfocal_lab.models import make_model
 
 NAMES = (*CALIBRATORS, "temperature+isotonic", "vector+histogram")
 CASES = [(10, "float32"), (10, "float64"), (1000, "float32")]

@@ -2,18 +2,18 @@
 
     nice python benchmarks/replication_queue.py 20newsgroups [OUT] [--jobs 1]
 
-The plans are src/dualfocal/paper/replication_*.json. Run folders go to OUT, the default is results/PLAN. An
+The plans are lab/src/dualfocal_lab/paper/replication_*.json. Run folders go to OUT, the default is lab/results/PLAN. An
 interrupted training continues from its last epoch. $DUALFOCAL_DATA must have the data set.
 """
 
 import argparse
 from pathlib import Path
 
-from dualfocal.data import load_data
-from dualfocal.paper.replication_plan import PLANS, replication_plan, results_folder, sort_runs
-from dualfocal.runs import find_runs
-from dualfocal.study import LocalEngine
-from dualfocal.study.engine import Task
+from dualfocal_lab.data import load_data
+from dualfocal_lab.paper.replication_plan import PLANS, replication_plan, results_folder, sort_runs
+from dualfocal_lab.runs import find_runs
+from dualfocal_lab.study import LocalEngine
+from dualfocal_lab.study.engine import Task
 
 
 def missing(plan: str, out: Path) -> list[Task]:
@@ -27,7 +27,7 @@ def main() -> None:
     """Train what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", choices=PLANS)
-    parser.add_argument("out", type=Path, nargs="?", help="default: results/PLAN")
+    parser.add_argument("out", type=Path, nargs="?", help="default: lab/results/PLAN")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time (default %(default)s)")
     args = parser.parse_args()
     out = args.out or results_folder(args.plan)

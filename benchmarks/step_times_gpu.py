@@ -1,11 +1,11 @@
 """The time of a training step of each network of the paper on one GPU, for the costs that --dry-run estimates.
 
-    python benchmarks/step_times_gpu.py [--out src/dualfocal/paper/step_times.json] [--models resnet110,...]
+    python benchmarks/step_times_gpu.py [--out lab/src/dualfocal_lab/paper/step_times.json] [--models resnet110,...]
 
 A step is what `dualfocal train` does by default with a batch of 128 samples and dual focal loss: random images of
 3 x 32 x 32 with 10 classes, of 3 x 64 x 64 with 200 classes for the net of Tiny-ImageNet, or random texts of 1,000
 words for the text CNN. Validation and checkpoints are not included; the median of the epochs after the first. The table
-is written after each network. `dualfocal paper reproduce --dry-run` reads src/dualfocal/paper/step_times.json.
+is written after each network. `dualfocal paper reproduce --dry-run` reads lab/src/dualfocal_lab/paper/step_times.json.
 """
 
 import argparse
@@ -20,9 +20,9 @@ import torch
 from _measure import Record, about_gpu, gpu_options, show
 from train_step_gpu import BATCH, image_recipe, ours, random_images
 
-from dualfocal.data import DataSet, Embed
-from dualfocal.runs import Recipe
-from dualfocal.train.presets import texts
+from dualfocal_lab.data import DataSet, Embed
+from dualfocal_lab.runs import Recipe
+from dualfocal_lab.train.presets import texts
 
 MODELS = [  # the most important first, in case that the time does not suffice
     *("resnet110", "tiny_resnet50", "text_cnn"),

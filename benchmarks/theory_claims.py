@@ -14,8 +14,8 @@ import numpy as np
 from _measure import Record, show
 from rich.progress import track
 
-from dualfocal.theory import check_claims
-from dualfocal.theory._orderings import minimise_over_rankings
+from dualfocal_lab.theory import check_claims
+from dualfocal_lab.theory._orderings import minimise_over_rankings
 
 GAMMAS = (0.1, 0.3, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0, 12.0, 20.0)
 DRAWS = {2: 2000, 3: 1500, 4: 250, 5: 40}  # number of classes: posteriors

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dualfocal.plots import save
 from dualfocal.plots.style import BLUE, VERMILION, styled
-from dualfocal.theory import conditional_risk, dual_focal_minimisers, focal_minimisers
+from dualfocal_lab.theory import conditional_risk, dual_focal_minimisers, focal_minimisers
 
 DOCS = Path(__file__).parents[1] / "docs"
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))  # of as many gammas at most

@@ -19,15 +19,15 @@ from _measure import DEVICE, about_gpu, gpu_options, show
 from rich.progress import track
 from torch import Tensor
 
-from dualfocal.data import DataSet, load_data
-from dualfocal.runs import Recipe
-from dualfocal.train.distributed import Group
-from dualfocal.train.forward import Forward
-from dualfocal.train.model import prepare_model
-from dualfocal.train.optimizer import make_optimizer
-from dualfocal.train.presets import preset
-from dualfocal.train.randomness import make_batches, repeatable
-from dualfocal.train.step import make_step
+from dualfocal_lab.data import DataSet, load_data
+from dualfocal_lab.runs import Recipe
+from dualfocal_lab.train.distributed import Group
+from dualfocal_lab.train.forward import Forward
+from dualfocal_lab.train.model import prepare_model
+from dualfocal_lab.train.optimizer import make_optimizer
+from dualfocal_lab.train.presets import preset
+from dualfocal_lab.train.randomness import make_batches, repeatable
+from dualfocal_lab.train.step import make_step
 
 GPU = torch.device("cuda", 0) if DEVICE.type == "cuda" else DEVICE
 YARDSTICK = ["precision=float32", "step=eager", "channels_last=false"]

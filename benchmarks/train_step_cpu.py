@@ -33,14 +33,14 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
 from dualfocal import DualFocalLoss
-from dualfocal.data import DataSet, load_data
-from dualfocal.data.dataset import random_split
-from dualfocal.data.transforms import Embed
-from dualfocal.models import make_model
-from dualfocal.models.small import TextCNN
-from dualfocal.runs import Recipe
-from dualfocal.train import train
-from dualfocal.train.presets import preset
+from dualfocal_lab.data import DataSet, load_data
+from dualfocal_lab.data.dataset import random_split
+from dualfocal_lab.data.transforms import Embed
+from dualfocal_lab.models import make_model
+from dualfocal_lab.models.small import TextCNN
+from dualfocal_lab.runs import Recipe
+from dualfocal_lab.train import train
+from dualfocal_lab.train.presets import preset
 
 GOAL, TEXT_GOAL = 1.05, 1 / 8  # times the seconds of the plain loop
 TEXT = "text_cnn, 1,000 words"

@@ -28,9 +28,9 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
 
-from dualfocal.models import make_model
-from dualfocal.runs import Recipe
-from dualfocal.train import train
+from dualfocal_lab.models import make_model
+from dualfocal_lab.runs import Recipe
+from dualfocal_lab.train import train
 
 BATCH, WORKERS = 128, 4
 GOALS = {"resnet50": 3.0, "wide_resnet26_10": 2.0, "densenet121": 2.0}  # of the default, times the published way

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from dualfocal.study import choose_gamma, make_study, run_study, summarize
+from dualfocal_lab.study import choose_gamma, make_study, run_study, summarize
 
 GAMMAS = (0, 1, 2, 5, 10)  # gamma = 0 is cross-entropy
 SEEDS = (0, 1, 2)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from dualfocal import DualFocalLoss
-from dualfocal.data import load_data
 from dualfocal.metrics import evaluate
-from dualfocal.models import make_model
+from dualfocal_lab.data import load_data
+from dualfocal_lab.models import make_model
 
 EPOCHS = 150
 

@@ -13,20 +13,21 @@ import pytest
 import typer
 from case_loops import for_each
 
-from dualfocal.cli import app, main
-from dualfocal.runs import find_runs
-from dualfocal.train import result as train_result
+from dualfocal.cli import full_app, main
+from dualfocal_lab.runs import find_runs
+from dualfocal_lab.train import result as train_result
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
         *(ROOT / "docs").glob("**/*.md"),
-        *(ROOT / "results").glob("*.md"),
+        *(ROOT / "lab").glob("*.md"),
+        *(ROOT / "lab" / "results").glob("*.md"),
         *ROOT.glob("benchmarks/*.md"),
     ]
 )
-COMMANDS = typer.main.get_command(app)
+COMMANDS = typer.main.get_command(full_app())
 
 
 def named(page: Path) -> str:
@@ -51,7 +52,7 @@ TEXTS = {named(page): page.read_text(encoding="utf-8") for page in PAGES} | {
 
 
 def test_there_are_pages_and_commands() -> None:
-    assert {"README.md", "docs/train.md", "results/README.md"} <= TEXTS.keys()
+    assert {"README.md", "docs/train.md", "lab/results/README.md"} <= TEXTS.keys()
     assert {"dualfocal evaluate --help", "dualfocal paper reproduce --help"} <= TEXTS.keys()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from case_loops import for_each
 
-from dualfocal.data import load_data
-from dualfocal.study import make_study
+from dualfocal_lab.data import load_data
+from dualfocal_lab.study import make_study
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))

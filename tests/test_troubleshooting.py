@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from dualfocal.cli import main
-from dualfocal.train import result as train_result
-from dualfocal.train.step import Step
+from dualfocal_lab.train import result as train_result
+from dualfocal_lab.train.step import Step
 
 PAGE = (Path(__file__).parents[1] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 # A mistake: code or commands, and the message that follows. A section can have several.

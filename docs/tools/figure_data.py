@@ -1,4 +1,4 @@
-"""Data of the pictures of docs/concepts: runs in results/, generated predictions, small networks."""
+"""Data of the pictures of docs/concepts: runs in lab/results/, generated predictions, small networks."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from dualfocal import LOSSES, Evaluation, TemperatureScaling
 from dualfocal.metrics import ece
-from dualfocal.runs import Run
+from dualfocal_lab.runs import Run
 
 ROOT = Path(__file__).parents[2]
 
 
 def cifar10_run(loss: str, seed: int = 1) -> Run:
-    """Return a ResNet-50 of results/cifar10."""
-    return Run(ROOT / "results" / "cifar10" / f"resnet50-{loss}-seed{seed}")
+    """Return a ResNet-50 of lab/results/cifar10."""
+    return Run(ROOT / "lab" / "results" / "cifar10" / f"resnet50-{loss}-seed{seed}")
 
 
 def scaled_run(run: Run) -> tuple[Tensor, Tensor]:

@@ -21,10 +21,11 @@ from torch import Tensor
 
 from dualfocal import TemperatureScaling, evaluate
 from dualfocal.metrics import debiased_ece, ece, mce
-from dualfocal.plots import LOOKS, MetricBar, metric_figure, reliability_figure, styled
+from dualfocal.plots import LOOKS, reliability_figure, styled
 from dualfocal.plots.style import BLACK, BLUE, DARK_GREY, GREEN, GREY, VERMILION, legend_below, tidy
+from dualfocal_lab.plots import MetricBar, metric_figure
 
-SEEDS = {"cross_entropy": (1,), "flsd": (1, 2), "dual_focal": (1, 2, 3, 4)}  # bfloat16 runs in results/cifar10
+SEEDS = {"cross_entropy": (1,), "flsd": (1, 2), "dual_focal": (1, 2, 3, 4)}  # bfloat16 runs in lab/results/cifar10
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 

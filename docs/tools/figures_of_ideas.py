@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from dualfocal import evaluate
 from dualfocal.plots import reliability_figure, styled
 from dualfocal.plots.style import BLACK, BLUE, DARK_GREY, GREY, VERMILION, legend_below, tidy
-from dualfocal.theory import dual_focal_minimisers, focal_minimisers
+from dualfocal_lab.theory import dual_focal_minimisers, focal_minimisers
 
 
 def compact(figure: Figure, width: float = 7.0, height: float = 4.6) -> Figure:

@@ -13,15 +13,15 @@ from links import ROOT
 from measurements import markdown, measurements_page
 
 import dualfocal
-from dualfocal.cli import app
-from dualfocal.paper.errata import GROUPS, OUT_OF_SCOPE
-from dualfocal.paper.published import Cell, published_tables
-from dualfocal.paper.published import Table as PaperTable
-from dualfocal.runs import find_runs
-from dualfocal.runs.listing import list_run, runs_table
+from dualfocal.cli import full_app
 from dualfocal.tables import Table
+from dualfocal_lab import RESULTS
+from dualfocal_lab.paper.published import Cell, published_tables
+from dualfocal_lab.paper.published import Table as PaperTable
+from dualfocal_lab.runs import find_runs
+from dualfocal_lab.runs.listing import list_run, runs_table
 
-NOT_API = {"cli", "integrations", "kernels", "paper"}
+NOT_API = {"checks", "cli", "files", "integrations", "kernels", "objects", "paper"}
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -30,9 +30,8 @@ def pages() -> Iterator[tuple[str, str]]:
     yield from command_pages()
     for path in sorted(ROOT.glob("benchmarks/results/*.csv")):
         yield f"benchmarks/results/{path.stem}.md", measurements_page(path)
-    yield "results/runs.md", runs_page()
+    yield "lab/results/runs.md", runs_page()
     yield "paper/published.md", published_page()
-    yield "paper/errata.md", errata_page()
     yield "LICENSE.md", f"# Licence\n\n```text\n{(ROOT / 'LICENSE').read_text('utf-8')}```\n"
 
 
@@ -44,14 +43,18 @@ def api_pages() -> Iterator[tuple[str, str]]:
     rows = [[f"[`{name}`][{home(name)}]", first_sentence(getattr(dualfocal, name))] for name in public_names(dualfocal)]
     table = markdown(Table(["name", ""], rows, left=(0, 1)))
     yield "api/index.md", f"# dualfocal\n\n{dualfocal.__doc__}\n\nThe names that most programs need:\n\n{table}\n"
-    parts = {module.name for module in pkgutil.iter_modules(dualfocal.__path__) if not module.name.startswith("_")}
-    inner = pkgutil.iter_modules(importlib.import_module("dualfocal.integrations").__path__)
-    integrations = [f"integrations.{module.name}" for module in inner if not module.name.startswith("_")]
-    for part in [*sorted(parts - NOT_API), *integrations]:
-        path = f"dualfocal.{part}"
+    paths = [*public_modules("dualfocal"), *public_modules("dualfocal.integrations"), *public_modules("dualfocal_lab")]
+    for path in paths:
+        part = path.removeprefix("dualfocal.")
         members = ", ".join(public_names(importlib.import_module(path)))
         options = f"{{members: [{members}], show_root_heading: false, show_root_toc_entry: false, summary: true}}"
         yield f"api/{part}.md", f"---\ntitle: {part}\n---\n# {path}\n\n::: {path}\n    options: {options}\n"
+
+
+def public_modules(package: str) -> list[str]:
+    """Return the dotted names of the documented modules of a package."""
+    inner = sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__))
+    return [f"{package}.{name}" for name in inner if not name.startswith("_") and name not in NOT_API]
 
 
 def public_names(module: Any) -> list[str]:
@@ -78,7 +81,7 @@ def first_sentence(value: Any) -> str:
 
 def command_pages() -> Iterator[tuple[str, str]]:
     """A page for each command, and for each group of commands."""
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(full_app())
     context = group.make_context("dualfocal", [], resilient_parsing=True)
     rows = [
         [f"[`dualfocal {name}`]({name}.md)", command.help.split("\n")[0]] for name, command in group.commands.items()
@@ -115,23 +118,23 @@ def parameters(command: Any, context: Any) -> str:
 
 
 def runs_page() -> str:
-    """All runs of results/, and the other folders there."""
-    runs = find_runs(ROOT / "results")
+    """All runs of lab/results/, and the other folders there."""
+    runs = find_runs(RESULTS)
     table = runs_table([list_run(run) for run in runs])
-    names = [run.path.relative_to(ROOT / "results").as_posix() for run in runs]
+    names = [run.path.relative_to(RESULTS).as_posix() for run in runs]
     rows = [
         [f'<a id="{name.replace("/", "-").lower()}"></a>`{name}`', *row[1:]]
         for name, row in zip(names, table.rows, strict=True)
     ]
     inside = {part for name in names for part in (name, name.split("/")[0])}
-    others = [path.name for path in sorted((ROOT / "results").iterdir()) if path.is_dir() and path.name not in inside]
+    others = [path.name for path in sorted(RESULTS.iterdir()) if path.is_dir() and path.name not in inside]
     lists = []
     for name in others:
-        contents = ", ".join(f"`{file.name}`" for file in sorted((ROOT / "results" / name).iterdir()))
-        lists.append(f'<a id="{name.lower()}"></a>`results/{name}`: {contents}')
+        contents = ", ".join(f"`{file.name}`" for file in sorted((RESULTS / name).iterdir()))
+        lists.append(f'<a id="{name.lower()}"></a>`lab/results/{name}`: {contents}')
     return (
-        "# All runs\n\nThe run folders of the repository's `results/`, read by `dualfocal.runs`. Metrics are those of "
-        "the test split, before temperature scaling. [What they mean](README.md).\n\n"
+        "# All runs\n\nThe run folders of `lab/results/`, read by `dualfocal_lab.runs`. Metrics are those of the "
+        "test split, before temperature scaling. [What they mean](README.md).\n\n"
         f"{markdown(Table(table.headings, rows, left=table.left))}\n\n" + "\n\n".join(lists) + "\n"
     )
 
@@ -162,18 +165,3 @@ def paper_table(table: PaperTable) -> Table:
     rows = [[*(row[i] for i in kept), *(cells.get((row, method), "") for method in methods)] for row in places]
     titles = [table.headings.get(method, method) for method in methods]
     return Table([*(headings[i] for i in kept), *titles], rows, left=range(len(kept)))
-
-
-def errata_page() -> str:
-    """Inconsistencies of the paper and of its code."""
-    parts = [
-        "# Errata",
-        "Inconsistencies of the paper and its public code, what this package does, and how to get the published "
-        "behaviour. `dualfocal paper errata` prints the same.",
-    ]
-    for kind, group in GROUPS.items():
-        parts.append(f"## {kind[0].upper()}{kind[1:]}")
-        for erratum in group:
-            parts += [f"### {erratum.key}", f"**{erratum.where}.** {erratum.what}", f"*This package:* {erratum.ours}"]
-            parts += [f"*As published:* `{erratum.option}`"] if erratum.option else []
-    return "\n\n".join([*parts, "## Out of scope", *OUT_OF_SCOPE]) + "\n"

@@ -21,7 +21,10 @@ import notebooks
 import run_pages
 
 # Pages outside docs/ that the navigation names. Files that a page links to are added by themselves.
-OTHER_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md", "benchmarks/NOTES.md")
+OTHER_PAGES = (
+    *("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/NOTES.md"),
+    *("lab/REPLICATION.md", "lab/REPLICATION-20NEWSGROUPS.md", "lab/ERRATA.md", "lab/results/README.md"),
+)
 sources: dict[str, str] = {}  # path in the site -> path in the repository, of pages that are not generated
 
 

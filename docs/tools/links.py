@@ -27,8 +27,8 @@ def site_path(path: str) -> str:
     }
     if path in special:
         return special[path]
-    if path.startswith("results/") and not posixpath.splitext(path)[1]:
-        return f"results/runs.md#{path.removeprefix('results/').replace('/', '-').lower()}"
+    if path.startswith("lab/results/") and not posixpath.splitext(path)[1]:
+        return f"lab/results/runs.md#{path.removeprefix('lab/results/').replace('/', '-').lower()}"
     if re.fullmatch(r"benchmarks/results/\w+\.csv|.*\.ipynb|examples/\w+\.py", path):
         return posixpath.splitext(path)[0] + ".md"
     return path.removeprefix("docs/")

@@ -2,7 +2,7 @@
 
     python docs/tools/run_pages.py [PAGE...]     default: README.md and docs/**/*.md
 
-The blocks of a page run in page order, in one namespace and one temporary folder, which has `results/` of the project:
+The blocks of a page run in page order, in one namespace and one temporary folder, which has `lab/results/`:
 
 - a fenced `python` block (one that begins with the comment `# NAME.py` is also saved as that file; one with the comment
   `# raises ValueError` must raise this error);
@@ -230,7 +230,7 @@ def run_page(page: Path, *, verbose: bool = False) -> str:
     }
     with tempfile.TemporaryDirectory(prefix=f"{page.stem}-") as folder:
         # A tree of links: what a page writes there does not change the repository.
-        shutil.copytree(ROOT / "results", Path(folder, "results"), copy_function=os.symlink)
+        shutil.copytree(ROOT / "lab" / "results", Path(folder, "lab", "results"), copy_function=os.symlink)
         try:
             done = subprocess.run(
                 [sys.executable, __file__, "--here", page],
@@ -250,7 +250,7 @@ def run_page(page: Path, *, verbose: bool = False) -> str:
 def key(page: Path) -> str:
     """Return a hash of all that a run of the page depends on: the page, this file, and the package."""
     content = hashlib.sha256(sys.version.encode())
-    for file in [page, Path(__file__), *sorted(ROOT.glob("src/**/*.py")), *sorted(ROOT.glob("examples/*"))]:
+    for file in [page, Path(__file__), *sorted(ROOT.glob("**/src/**/*.py")), *sorted(ROOT.glob("examples/*"))]:
         content.update(file.read_bytes() if file.is_file() else b"")
     return content.hexdigest()
 

@@ -50,20 +50,13 @@ __all__ = [
 
 _SUBPACKAGES = (
     "calibrators",
-    "data",
     "integrations",
     "kernels",
     "losses",
     "metrics",
-    "models",
-    "paper",
     "plots",
     "predictions",
     "report",
-    "runs",
-    "study",
-    "theory",
-    "train",
 )
 _HOMES = {
     "calibrators": ("CALIBRATORS", "TemperatureScaling", "compare_calibrators", "load_calibrator"),

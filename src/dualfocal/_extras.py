@@ -5,14 +5,12 @@ from typing import Any
 
 EXTRAS = {  # extra -> the packages that it brings, by the name of their import
     "cli": ("typer", "rich", "pyarrow", "safetensors", "PIL", "matplotlib", "filelock"),
-    "lab": ("platformdirs", "requests", "urllib3"),
     "hf": ("transformers", "accelerate"),
     "lightning": ("lightning", "pytorch_lightning"),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "ray": ("ray",),
     "sklearn": ("sklearn",),
     "sql": ("duckdb", "psycopg"),
-    "tensorboard": ("tensorboard",),
     "torchmetrics": ("torchmetrics",),
 }
 

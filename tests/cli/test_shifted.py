@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from case_loops import for_each
+from samples import draw_logits, write_run
 
 from dualfocal import metrics as M
 
@@ -102,9 +103,10 @@ def test_before_and_after_a_calibrator(run, record):
     assert Path("s.png").stat().st_size > 10_000
 
 
-def test_a_run_is_calibrated_on_its_validation_split(finished, run):
-    predictions = finished.predictions("test")
-    np.savez("shifted.npz", logits=3 * predictions[0].numpy(), target=predictions[1].numpy())
+def test_a_run_is_calibrated_on_its_validation_split(run):
+    logits, target = draw_logits(300, 4)
+    write_run(Path("runs/a"), {"val": draw_logits(300, 4, seed=1), "test": (logits, target)})
+    np.savez("shifted.npz", logits=3 * logits.numpy(), target=target.numpy())
     out, _ = run("evaluate", "runs/a", "--shifted", "shifted.npz", "--calibrate", "vector+temperature")
     assert "vector+temperature was fitted on the validation split" in out
 

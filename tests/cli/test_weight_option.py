@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from samples import draw_logits, write_run
 
 N = 400
 
@@ -135,11 +136,11 @@ def test_a_weight_per_pixel_is_read_from_a_file(run, record):
     assert "'w' is -2 in row 0" in err
 
 
-def test_calibrators_of_a_run_are_fitted_on_its_validation_split_with_weights(finished, run):
-    count = len(finished.predictions("test")[1])
-    np.save("w.npy", np.linspace(1, 2, count))
+def test_calibrators_of_a_run_are_fitted_on_its_validation_split_with_weights(run):
+    write_run(Path("runs/a"), {"val": draw_logits(300, 4, seed=1), "test": draw_logits(300, 4)})
+    np.save("w.npy", np.linspace(1, 2, 300))
     plain, weighted = (
-        run("evaluate", finished.path, "--calibrate", "temperature", *more)[0] for more in ((), ("--weight", "w.npy"))
+        run("evaluate", "runs/a", "--calibrate", "temperature", *more)[0] for more in ((), ("--weight", "w.npy"))
     )
     assert "ross-validated" not in plain
     assert "ross-validated" not in weighted

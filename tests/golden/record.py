@@ -621,7 +621,7 @@ def theory(rec: Recording) -> None:
 
 def models(rec: Recording) -> None:
     """Fresh weights of every model, and what it makes of two inputs."""
-    from dualfocal.models import MODELS, make_model
+    from dualfocal_lab.models import MODELS, make_model
 
     for name in MODELS:
 

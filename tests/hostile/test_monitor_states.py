@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import pytest
 from bad_files import ESCAPE, LOGITS, TARGET
 
 from dualfocal.cli import main
-from dualfocal.runs.layout import seal
 
 FLIPS = 60 * int(os.environ.get("DUALFOCAL_ATTACK", "1"))
 Change = Callable[[bytes], bytes]
@@ -42,7 +42,8 @@ def resealed(change: Callable[[dict], object]) -> Change:
         state = json.loads(content)
         del state["crc32"]
         change(state)
-        return json.dumps(seal(state)).encode()
+        crc32 = zlib.crc32(json.dumps(state, sort_keys=True).encode())
+        return json.dumps(state | {"crc32": f"{crc32:08x}"}).encode()
 
     return apply
 

@@ -1,4 +1,4 @@
-"""The wheel, as users get it: built, installed into an empty environment outside the checkout, and used there.
+"""The wheels, as users get them: built, installed into empty environments outside the checkout, and used there.
 
 Needs pip's package index. The tests of extras come last, because they add to the environment.
 """
@@ -22,12 +22,13 @@ import pytest
 import typer
 
 import dualfocal
-from dualfocal.cli import app
+from dualfocal.cli import full_app
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-SOURCE = ("src", "tests", "docs", "benchmarks", "examples", "results", ".ci", ".github")
-SOURCE_FILES = ("*.md", "*.toml", "*.txt", "*.in", "*.cff", ".pre-commit-config.yaml", "LICENSE", "Makefile")
+SOURCE = ("src", "lab", "tests", "docs", "benchmarks", "examples", ".ci", ".github")
+LAB = [("train",), ("study",), ("runs",), ("data",), ("paper",)]  # commands
+SOURCE_FILES = ("*.py", "*.md", "*.toml", "*.txt", "*.in", "*.cff", ".pre-commit-config.yaml", "LICENSE", "Makefile")
 OPTIONAL = ("triton", "ray", "duckdb", "psycopg", "lightning", "pytorch_lightning", "onnx", "onnxruntime", "onnxscript")
 
 if os.environ.get("DUALFOCAL_INTEGRATIONS") != "required":
@@ -35,10 +36,11 @@ if os.environ.get("DUALFOCAL_INTEGRATIONS") != "required":
 
 
 class Dist(NamedTuple):
-    """What `python -m build` makes."""
+    """What `python -m build` makes of the library, and of the lab."""
 
     sdist: Path
     wheel: Path
+    lab: Path
 
 
 class Installation:
@@ -83,7 +85,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout, because building writes into it."""
     copy = tmp_path_factory.mktemp("source")
     for folder in SOURCE:
-        copytree(ROOT / folder, copy / folder, ignore=ignore_patterns("__pycache__", "*.egg-info"))
+        copytree(ROOT / folder, copy / folder, symlinks=True, ignore=ignore_patterns("__pycache__", "*.egg-info"))
     for pattern in SOURCE_FILES:
         for path in ROOT.glob(pattern):
             copy2(path, copy)
@@ -95,15 +97,16 @@ def dist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Dist:
     """The sdist, and the wheel that is built from it."""
     out = tmp_path_factory.mktemp("dist")
     built(source, out)
-    [sdist], [wheel] = out.glob("*.tar.gz"), out.glob("*.whl")
-    return Dist(sdist, wheel)
+    built(source / "lab", out, "--wheel")
+    [sdist], [wheel], [lab] = out.glob("*.tar.gz"), out.glob("dualfocal-*.whl"), out.glob("dualfocal_lab-*.whl")
+    return Dist(sdist, wheel, lab)
 
 
 @pytest.fixture(scope="module")
 def installation(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    """The wheel in an environment that had nothing but pip, and a file of predictions."""
+    """The wheel with its command line in an environment that had nothing but pip, and a file of predictions."""
     made = Installation(tmp_path_factory.mktemp("user"), dist.wheel)
-    made.pip_install()
+    made.pip_install("cli")
     rng = np.random.default_rng(0)
     logits = 2 * rng.standard_normal((300, 3))
     target = (logits + rng.gumbel(size=logits.shape)).argmax(1)
@@ -122,7 +125,7 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(dist: Dist) ->
     with zipfile.ZipFile(dist.wheel) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert names == {path.relative_to(src).as_posix() for path in files}
-    for name in ("py.typed", "paper/published.json", "report/page/"):
+    for name in ("py.typed", "report/page/"):
         assert any(entry.startswith(f"dualfocal/{name}") for entry in names), name
 
 
@@ -163,8 +166,8 @@ def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, .
 
 
 def test_every_command_has_help(installation: Installation) -> None:
-    tree = list(commands(typer.main.get_command(app)))
-    assert ("paper", "reproduce") in tree
+    tree = [words for words in commands(typer.main.get_command(full_app())) if words[:1] not in LAB]
+    assert ("evaluate",) in tree
     for words in tree:
         assert f"Usage: dualfocal {' '.join(words)}".strip() in installation.run("dualfocal", *words, "--help")
     assert installation.run("dualfocal", "--version") == f"dualfocal {dualfocal.__version__}\n"
@@ -194,7 +197,38 @@ print(dualfocal.__file__)
     assert installation.bin.parent in place.parents
 
 
-def test_the_demo_runs(installation: Installation) -> None:
+def test_commands_of_the_lab_say_what_to_install(installation: Installation) -> None:
+    for (name,) in LAB:
+        assert f"{name} is a command of dualfocal-lab" in installation.run("dualfocal", name, code=2)
+    assert "study" not in installation.run("dualfocal", "--help")
+
+
+def test_every_command_works_without_the_lab(installation: Installation) -> None:
+    installation.run("dualfocal", "evaluate", "p.csv", "--calibrate", "temperature", "--plot", "p.png")
+    installation.run("dualfocal", "calibrate", "p.npz", "--out", "c.npz")
+    installation.run("dualfocal", "apply", "c.npz", "p.npz", "--out", "q.parquet")
+    installation.run("dualfocal", "evaluate", "q.parquet")
+    installation.run("dualfocal", "apply", "c.npz", "p.npz", "--out", "q.npz")
+    installation.run("dualfocal", "compare", "p.npz", "q.npz")
+    installation.run("dualfocal", "report", "p.npz", "q.npz", "-o", "both.html")
+    installation.run("dualfocal", "monitor", "state.json", "p.npz", "--time", "day 1")
+
+
+@pytest.fixture(scope="module")
+def laboratory(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """Both wheels in an environment."""
+    made = Installation(tmp_path_factory.mktemp("researcher"), dist.lab)
+    made.pip_install("", f"{dist.wheel}[cli]")
+    return made
+
+
+def test_replication_and_verification_find_their_data(laboratory: Installation) -> None:
+    assert "22 of 27 published numbers follow" in " ".join(laboratory.run("dualfocal", "paper", "verify").split())
+    assert "C11" in laboratory.run("dualfocal", "paper", "replication")
+
+
+def test_the_demo_runs(laboratory: Installation) -> None:
+    installation = laboratory
     options = ("--losses", "cross_entropy,dual_focal", "--seeds", "0", "--set", "epochs=2", "--jobs", "1")
     assert "dual_focal" in installation.run("dualfocal", "study", *options, "--out", "demo")
     runs = [f"demo/runs/{loss}-seed0" for loss in ("cross_entropy", "dual_focal")]
@@ -212,34 +246,36 @@ def test_the_demo_runs(installation: Installation) -> None:
 def test_info_names_missing_extras(installation: Installation) -> None:
     content = json.loads(installation.run("dualfocal", "info", "--json"))
     assert content["versions"]["torch"].startswith("2.")
-    assert {"ray", "sql", "tensorboard"} <= {extra for extra, missing in content["extras"].items() if missing}
+    assert {"onnx", "ray", "sql"} <= {extra for extra, missing in content["extras"].items() if missing}
 
 
 def test_without_an_extra_the_error_names_it(installation: Installation) -> None:
-    (installation.work / "p.parquet").write_bytes(b"PAR1")
-    for command, extra in (
-        (("evaluate", "p.parquet"), "parquet"),
-        (("evaluate", "--sql", "SELECT * FROM 'p.csv'"), "sql"),
-        (("study", "--engine", "ray", "--out", "ray"), "ray"),
-        (("train", "digits", "--tensorboard", "--out", "board"), "tensorboard"),
-    ):
-        message = installation.run("dualfocal", *command, code=2)
-        assert f'pip install "dualfocal[{extra}]"' in message
-        assert len(message.splitlines()) == 1
+    message = installation.run("dualfocal", "evaluate", "--sql", "SELECT * FROM 'p.csv'", code=2)
+    assert 'pip install "dualfocal[sql]"' in message
+    assert len(message.splitlines()) == 1
 
 
 # Extras
 
 
-def parquet(user: Installation) -> None:
-    user.run("dualfocal", "calibrate", "p.npz", "--out", "t.npz")
-    user.run("dualfocal", "apply", "t.npz", "p.npz", "--out", "p.parquet")
-    assert json.loads(user.run("dualfocal", "evaluate", "p.parquet", "--json"))
+def cli(user: Installation) -> None:
+    assert "ECE" in user.run("dualfocal", "evaluate", "p.csv")
 
 
-def tensorboard(user: Installation) -> None:
-    user.run("dualfocal", "train", "digits", "--set", "epochs=1", "--tensorboard", "--out", "board")
-    assert list((user.work / "board" / "tensorboard").glob("events.*"))
+def sklearn(user: Installation) -> None:
+    script = "from dualfocal.integrations.sklearn import ProbabilityCalibrator; print(ProbabilityCalibrator())"
+    assert "ProbabilityCalibrator()" in user.run("python", "-c", script)
+
+
+def torchmetrics(user: Installation) -> None:
+    script = """
+import torch
+from dualfocal.metrics import ExpectedCalibrationError
+metric = ExpectedCalibrationError()
+metric.update(torch.tensor([[9.0, 0.0], [9.0, 0.0]]), torch.tensor([0, 1]))
+print(round(float(metric.compute()), 2))
+"""
+    assert user.run("python", "-c", script) == "0.5\n"
 
 
 def sql(user: Installation) -> None:
@@ -247,8 +283,7 @@ def sql(user: Installation) -> None:
 
 
 def ray(user: Installation) -> None:
-    options = ("--losses", "cross_entropy", "--seeds", "0", "--set", "epochs=1", "--engine", "ray")
-    assert "cross_entropy" in user.run("dualfocal", "study", *options, "--out", "ray")
+    user.run("python", "-c", "import ray, dualfocal.integrations.ray_data")
 
 
 def hf(user: Installation) -> None:
@@ -281,7 +316,7 @@ export_onnx(TemperatureScaling().fit(2 * logits, logits.argmax(1).roll(1)), logi
     assert (user.work / "t.onnx").stat().st_size > 0
 
 
-FEATURES: tuple[Callable[[Installation], None], ...] = (parquet, tensorboard, sql, hf, lightning, onnx, ray)
+FEATURES: tuple[Callable[[Installation], None], ...] = (cli, sklearn, torchmetrics, sql, hf, lightning, onnx, ray)
 
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.__name__)
@@ -293,7 +328,7 @@ def test_an_extra_installs_and_its_feature_runs(installation: Installation, feat
 
 
 def test_every_extra_for_users_is_tested() -> None:
-    assert {feature.__name__ for feature in FEATURES} == EXTRAS.keys() - {"dev", "docs", "integrations"}
+    assert {feature.__name__ for feature in FEATURES} == EXTRAS.keys() - {"all", "dev", "docs", "integrations"}
 
 
 def test_the_extra_of_the_documentation_can_be_resolved(installation: Installation) -> None:

@@ -16,10 +16,10 @@ class Mutant:
 
     Attributes:
         name: What is wrong, in plain words.
-        file: Path of the file below ``src/dualfocal``.
+        file: Path of the file below ``src`` or ``lab/src``.
         old: Text to replace; it must occur exactly once in the file.
         new: Text that makes the mistake.
-        tests: Test files, or node ids, that must fail; paths are below ``tests``.
+        tests: Test files, or node ids, that must fail.
     """
 
     name: str
@@ -29,13 +29,13 @@ class Mutant:
     tests: tuple[str, ...]
 
     def apply(self, source: Path) -> None:
-        """Make the mistake in a copy of the source folder, which holds the package.
+        """Make the mistake in a copy of the source folder, which holds the packages.
 
         Raises:
             OSError: there is no such file.
             ValueError: the old text does not occur exactly once, or the result is not Python.
         """
-        path = source / "dualfocal" / self.file
+        path = source / self.file
         text = path.read_text(encoding="utf-8")
         if (count := text.count(self.old)) != 1:
             raise ValueError(f"old occurs {count} times in {self.file}, it must occur once: {self.old!r}")

@@ -6,7 +6,7 @@ The exit code is 1 if a mutant survives, or does not apply any more because its 
     python tests/mutants/run.py                # all mutants
     python tests/mutants/run.py losses/ Holm   # the mutants with one of these texts in their name or file
 
-Each mutant is made in a copy of ``src/`` in a temporary folder; nothing is written into the repository.
+Each mutant is made in a copy of the sources in a temporary folder; nothing is written into the repository.
 """
 
 import argparse
@@ -45,7 +45,10 @@ async def run_tests(tests: Sequence[str], mutant: Mutant | None = None) -> Outco
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         source = Path(folder, "src")
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        for sources in (ROOT / "src", ROOT / "lab" / "src"):
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "results")
+            shutil.copytree(sources, source, ignore=ignored, dirs_exist_ok=True)
+        (source / "dualfocal_lab" / "results").symlink_to(ROOT / "lab" / "results")
         try:
             if mutant is not None:
                 mutant.apply(source)
@@ -72,10 +75,9 @@ async def _pytest(tests: Sequence[str], source: Path, folder: Path) -> tuple[int
         "TMPDIR": str(folder),
     }
     log = folder / "output.txt"
-    paths = [f"tests/{test}" for test in tests]
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
-            *PYTEST, *paths, cwd=ROOT, env=environment, stdout=file, stderr=file, process_group=0
+            *PYTEST, *tests, cwd=ROOT, env=environment, stdout=file, stderr=file, process_group=0
         )
         try:
             async with asyncio.timeout(TIMEOUT):
@@ -94,7 +96,7 @@ def _first_failure(output: str) -> str:
     for line in output.splitlines():
         kind, _, rest = line.partition(" ")
         if kind in ("FAILED", "ERROR"):
-            return rest.partition(" - ")[0].removeprefix("tests/")
+            return rest.partition(" - ")[0]
     return "(no summary)"
 
 

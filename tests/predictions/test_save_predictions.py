@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dualfocal._files import atomic_path, check_place
+from dualfocal.files import atomic_path, check_place
 from dualfocal.predictions import PredictionsError, load_predictions, rewrite_predictions, save_predictions, saving
 
 SUFFIXES = [".npz", ".safetensors", ".csv", ".parquet"]

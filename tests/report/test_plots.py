@@ -16,19 +16,7 @@ from samples import draw_logits
 from dualfocal import metrics
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.corp import corp
-from dualfocal.plots import (
-    MetricBar,
-    corp_diagram,
-    corp_figure,
-    ece_over_training,
-    max_logit_histogram,
-    metric_bars,
-    reliability_diagram,
-    reliability_figure,
-    rival_boxplot,
-    save,
-)
-from dualfocal.plots.metric_bars import t_interval
+from dualfocal.plots import corp_diagram, corp_figure, reliability_diagram, reliability_figure, save
 from dualfocal.plots.reliability import chance_range
 
 
@@ -251,16 +239,12 @@ def test_diagrams_without_axes_make_a_pyplot_figure_in_our_style(tmp_path) -> No
     drawn = [
         reliability_diagram(logits, target),
         corp_diagram(logits, target, draws=100),
-        max_logit_histogram({"a": logits}),
-        rival_boxplot({"a": (logits, target)}),
-        metric_bars({"a": MetricBar((0.1,))}),
-        ece_over_training({"a": [0.2, 0.1]}),
     ]
     made = [number for number in plt.get_fignums() if number not in before]
     try:
         assert [axis.figure.number for axis in drawn] == made
         assert len(made) == len(drawn)
-        assert [bool(axis.figure.legends) for axis in drawn] == [True, True, False, False, False, True]
+        assert [bool(axis.figure.legends) for axis in drawn] == [True, True]
         assert drawn[0].yaxis.label.get_fontsize() == 9
         save(drawn[0], str(tmp_path / "diagram.png"), dpi=40)
         assert (tmp_path / "diagram.png").read_bytes().startswith(b"\x89PNG")
@@ -278,15 +262,6 @@ def test_what_is_drawn_must_be_clear() -> None:
             diagram(result, axis)
         with pytest.raises(TypeError, match="target"):
             diagram(logits, ax=axis)
-
-
-def test_a_bar_of_several_seeds() -> None:
-    results = [evaluation(200, seed=seed, inference=True) for seed in range(3)]
-    bar = MetricBar.from_evaluations(results, "mce")
-    assert bar.values == tuple(result.mce for result in results)
-    assert bar.interval == t_interval(bar.values)
-    assert bar.floor == pytest.approx(np.mean([result.inference.floors["mce"].mean for result in results]))
-    assert MetricBar.from_evaluations([results[0]], "nll") == MetricBar((results[0].nll,))
 
 
 def test_the_legend_shows_both_hatches_if_no_gap_is_beyond_the_range() -> None:
@@ -322,12 +297,6 @@ def test_axes_of_class_1_show_probability_and_frequency() -> None:
         (lambda: reliability_figure([evaluation(50)]), "dict.*list"),
         (lambda: reliability_figure(evaluation(50)), "dict.*Evaluation"),
         (lambda: reliability_figure({"a": torch.zeros(2, 2)}), "'a'.*Tensor"),
-        (lambda: max_logit_histogram(torch.zeros(2, 2)), "dict.*Tensor"),
-        (lambda: rival_boxplot({"a": torch.zeros(2, 2)}), r"\(logits, target\).*'a'"),
-        (lambda: metric_bars([]), "MetricBar.*list"),
-        (lambda: MetricBar.from_evaluations([evaluation(50)], "eces"), "'eces'.* ece"),
-        (lambda: MetricBar.from_evaluations(evaluation(50)), "list.*Evaluation"),
-        (lambda: ece_over_training({}), "method"),
         (lambda: save(None, "x.png"), "NoneType"),
     ],
 )

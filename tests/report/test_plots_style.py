@@ -11,8 +11,14 @@ from matplotlib.figure import Figure
 from report_pages import png_size
 
 from dualfocal.losses import LOSSES
-from dualfocal.plots import LOOKS, MetricBar, max_logit_histogram, metric_figure, save
+from dualfocal.metrics import evaluate
+from dualfocal.plots import LOOKS, reliability_figure, save
 from dualfocal.plots.style import plain, styled
+
+
+def figure_of_one() -> Figure:
+    """A figure with texts, bars and lines."""
+    return reliability_figure({"brier": evaluate([[0.7, 0.3], [0.4, 0.6]], [0, 1], input="probs")})
 
 
 def test_every_loss_has_its_own_look():
@@ -35,8 +41,7 @@ def test_lines_of_the_papers_losses_differ_in_grey():
 def test_names_are_drawn_verbatim():
     axis = Figure().subplots()
     name = r"$a_b$ \x_{1"
-    max_logit_histogram({name: np.array([[0.1], [0.2]])}, ax=axis)
-    axis.set_title(plain(name))
+    axis.set(title=plain(name), xlabel=plain(name))
     file = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         axis.figure.savefig(file, format="svg")
@@ -49,8 +54,7 @@ def test_a_figure_has_the_same_bytes_each_time(tmp_path, suffix):
 
     before = dict(matplotlib.rcParams)
     for i in range(2):
-        figure = metric_figure({"ECE": {"brier": MetricBar((0.02, 0.03), (0.0, 0.1), 0.01)}}, interval="some")
-        save(figure, tmp_path / f"{i}.{suffix}", dpi=40)
+        save(figure_of_one(), tmp_path / f"{i}.{suffix}", dpi=40)
     first, second = ((tmp_path / f"{i}.{suffix}").read_bytes() for i in range(2))
     assert first == second
     assert not re.search(rb"CreationDate|<dc:date>|Matplotlib v", first)
@@ -60,7 +64,7 @@ def test_a_figure_has_the_same_bytes_each_time(tmp_path, suffix):
 
 
 def test_fonts_are_embedded_in_a_pdf_as_truetype(tmp_path, caplog):
-    save(metric_figure({"ECE": {"a": MetricBar((0.02,))}}), tmp_path / "a.pdf")
+    save(figure_of_one(), tmp_path / "a.pdf")
     assert b"/CIDFontType2" in (tmp_path / "a.pdf").read_bytes()
     assert b"/Type3" not in (tmp_path / "a.pdf").read_bytes()
     assert caplog.messages == []  # fontTools has opinions on old fonts
@@ -96,7 +100,7 @@ def test_interactive_mode_that_a_backend_switches_on_survives_the_style():
 
 
 def test_figures_display_themselves_in_notebooks():
-    image = metric_figure({"ECE": {"a": MetricBar((0.02,))}})
+    image = figure_of_one()
     width, height = np.array(image.get_size_inches() * 100, dtype=int)
     png = image._repr_png_()
     assert png.startswith(b"\x89PNG")

@@ -37,12 +37,17 @@ def test_formulas_become_mathml_inline_and_displayed() -> None:
     ("role", "path", "target", "text"),
     [
         (":func:`~dualfocal.metrics.ece`", "dualfocal.losses.x", "dualfocal.metrics.ece", "ece"),
-        (":meth:`Engine.train <dualfocal.study.Engine.train>`", "a.b", "dualfocal.study.Engine.train", "Engine.train"),
+        (
+            ":meth:`Engine.train <dualfocal_lab.study.Engine.train>`",
+            "a.b",
+            "dualfocal_lab.study.Engine.train",
+            "Engine.train",
+        ),
         (":func:`ece`", "dualfocal.metrics.calibration.mce", "dualfocal.metrics.ece", "ece"),
-        (":meth:`load`", "dualfocal.runs.run.Run.save", "dualfocal.runs.Run.load", "load"),
-        (":meth:`load`", "dualfocal.runs.run.Run", "dualfocal.runs.Run.load", "load"),
-        (":class:`Recipe`", "dualfocal.runs.run.Run.save", "dualfocal.runs.Recipe", "Recipe"),
-        (":func:`find_runs`", "dualfocal.runs.run.Run", "dualfocal.runs.find_runs", "find_runs"),
+        (":meth:`load`", "dualfocal_lab.runs.run.Run.save", "dualfocal_lab.runs.Run.load", "load"),
+        (":meth:`load`", "dualfocal_lab.runs.run.Run", "dualfocal_lab.runs.Run.load", "load"),
+        (":class:`Recipe`", "dualfocal_lab.runs.run.Run.save", "dualfocal_lab.runs.Recipe", "Recipe"),
+        (":func:`find_runs`", "dualfocal_lab.runs.run.Run", "dualfocal_lab.runs.find_runs", "find_runs"),
     ],
 )
 def test_roles_become_links(role: str, path: str, target: str, text: str) -> None:
@@ -61,5 +66,5 @@ def test_every_public_name_and_command_has_a_place() -> None:
     pages = dict(generated.pages())
     assert "DualFocalLoss" in pages["api/losses.md"]
     assert "[`evaluate`][dualfocal.metrics.evaluate]" in pages["api/index.md"]
-    assert {"api/metrics.md", "api/integrations.sql.md", "commands/evaluate.md", "paper/errata.md"} <= pages.keys()
+    assert {"api/metrics.md", "api/integrations.sql.md", "commands/evaluate.md", "lab/results/runs.md"} <= pages.keys()
     assert "## dualfocal paper reproduce" in pages["commands/paper.md"]

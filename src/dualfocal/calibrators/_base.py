@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from dualfocal._checks import check_choice
 from dualfocal._tensors import compute_dtype, first_true, is_concrete, wide_dtype
 from dualfocal.calibrators._fit_report import Fit, FitReport
 from dualfocal.calibrators._tiles import tile_slices
@@ -24,6 +23,7 @@ from dualfocal.calibrators.inputs import (
     zero_values,
 )
 from dualfocal.calibrators.notes import Note, absent_classes
+from dualfocal.checks import check_choice
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.rows import INPUTS, ROUNDING, Rows, are_probabilities, as_rows
 from dualfocal.metrics.scan import scan

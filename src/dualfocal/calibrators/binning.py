@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_count
 from dualfocal._tensors import check_number, wide_dtype
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators._tiles import tile_slices
+from dualfocal.checks import check_choice, check_count
 from dualfocal.metrics.rows import Rows, check_logits
 
 FLOOR = 1e-12  # smallest probability before normalisation

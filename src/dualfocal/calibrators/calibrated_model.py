@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dualfocal._checks import check_choice
 from dualfocal._tensors import compute_dtype, wide_dtype
 from dualfocal.calibrators._base import Calibrator
+from dualfocal.checks import check_choice
 from dualfocal.metrics.rows import INPUTS
 
 OUTPUTS = ("probs", "logits")

@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._files import atomic_path
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators.inputs import FittedOn
 from dualfocal.calibrators.multilabel import MULTILABEL_CALIBRATORS
 from dualfocal.calibrators.registry import CALIBRATORS, Chain
+from dualfocal.files import atomic_path
 
 SCHEMA = 1
 ABOUT = "dualfocal_calibrator"  # the entry with everything but the parameters, as JSON

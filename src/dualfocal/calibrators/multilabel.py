@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dualfocal._checks import check_known
 from dualfocal._tensors import check_number, compute_dtype, wide_dtype
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._binary_logistic import MOST_START, fit_classes
@@ -31,6 +30,7 @@ from dualfocal.calibrators.inputs import (
     zero_values,
 )
 from dualfocal.calibrators.notes import Note
+from dualfocal.checks import check_known
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.multilabel.entries import as_entries
 from dualfocal.metrics.rows import Rows

@@ -9,7 +9,6 @@ from statistics import NormalDist, fmean
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_count, check_known, check_level
 from dualfocal.calibrators._fit_report import MIN_SAMPLES
 from dualfocal.calibrators._scoring import Calibrated, Score, fit_folds, rank_methods, share_of
 from dualfocal.calibrators.comparison import (
@@ -23,6 +22,7 @@ from dualfocal.calibrators.comparison import (
 )
 from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.multilabel import MULTILABEL_CALIBRATORS, entry_nll, make_multilabel_calibrator
+from dualfocal.checks import check_count, check_known, check_level
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.multilabel.entries import Entries, as_entries

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dualfocal._checks import listed
+from dualfocal.checks import listed
 
 # Kind of a note -> (finding, consequence).
 TEXTS = {

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dualfocal._checks import check_known
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
 from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
 from dualfocal.calibrators.scaling import DirichletCalibration, MatrixScaling, VectorScaling
 from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
+from dualfocal.checks import check_known
 from dualfocal.metrics.rows import Rows
 
 # Simplest first: of two methods that score equally well, the first is recommended.

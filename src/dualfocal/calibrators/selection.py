@@ -8,7 +8,6 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_count, check_level
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._fit_report import MIN_SAMPLES
 from dualfocal.calibrators._scoring import (
@@ -27,6 +26,7 @@ from dualfocal.calibrators.comparison import UNCALIBRATED, CalibratorComparison,
 from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.notes import absent_classes
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
+from dualfocal.checks import check_count, check_level
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import Evaluation

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from dualfocal._checks import check_count
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._scoring import assign_folds, fit_folds, fit_once, share_of
 from dualfocal.calibrators.comparison import has_interval, plain_difference
 from dualfocal.calibrators.registry import make_calibrator
+from dualfocal.checks import check_count
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.comparison import LEAST, Difference, interval
 from dualfocal.metrics.registry import METRICS

@@ -6,7 +6,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_count
 from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._ece_grid import search_grid
@@ -14,6 +13,7 @@ from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._tiles import ShiftedLogits, exponent_floor
 from dualfocal.calibrators.notes import Note
+from dualfocal.checks import check_choice, check_count
 from dualfocal.metrics.rows import Rows
 
 CRITERIA = ("nll", "ece")

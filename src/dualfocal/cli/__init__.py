@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import warnings
+from importlib.metadata import entry_points
 from itertools import pairwise
 from typing import TextIO
 
@@ -16,20 +17,14 @@ from dualfocal._extras import how_to_install
 from dualfocal.cli._common import BAD_INPUT, is_out_of_memory, is_system_failure
 from dualfocal.cli.calibrate import apply, calibrate
 from dualfocal.cli.compare import compare
-from dualfocal.cli.data import app as data
 from dualfocal.cli.evaluate import evaluate
 from dualfocal.cli.info import info
 from dualfocal.cli.monitor import monitor
-from dualfocal.cli.paper import app as paper
 from dualfocal.cli.report import report
-from dualfocal.cli.study import study
-from dualfocal.cli.train import runs, train
 from dualfocal.tables import printable
 
-NEEDS_LESS = {  # remedies, if the memory is not enough for a command
-    "train": "; a smaller batch_size needs less, and so does step=eager on a GPU",
-    "study": "; --jobs 1 and a smaller batch_size need less",
-}
+COMMANDS = (evaluate, report, compare, calibrate, apply, monitor, info)
+LAB_COMMANDS = ("train", "study", "runs", "data", "paper")  # of the package dualfocal-lab
 CLOSED_PIPE = 141  # exit code of a shell for a command that SIGPIPE ended
 
 app = typer.Typer(
@@ -37,11 +32,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (evaluate, report, compare, calibrate, apply, monitor, train, study, runs):
+for command in COMMANDS:
     app.command()(command)
-app.add_typer(data, name="data")
-app.add_typer(paper, name="paper")
-app.command()(info)
 
 
 def _version(wanted: bool) -> None:
@@ -54,18 +46,20 @@ def _version(wanted: bool) -> None:
 def _dualfocal(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Measure, test and fix the calibration of a classifier; train calibrated ones; re-run the paper."""
+    """Measure, test and fix the calibration of a classifier."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit: code 2 and one line on stderr for bad input, 1 if the system fails, 130 for Ctrl-C."""
+    words = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an encoding that lacks a character must not lose the result
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"dualfocal: {printable(str(message))}", file=sys.stderr)
-            code = app(arguments, prog_name="dualfocal", standalone_mode=False)
+            own = bool(words) and words[0] in {command.__name__ for command in COMMANDS}
+            code = (app if own else full_app())(words, prog_name="dualfocal", standalone_mode=False)
             if sys.stdout is not None:
                 sys.stdout.flush()  # a full disk may show only now
     except KeyboardInterrupt:
@@ -78,8 +72,26 @@ def main(arguments: list[str] | None = None) -> None:
         elif isinstance(error, SystemExit):
             raise
         else:
-            code = _report(error, sys.argv[1:] if arguments is None else arguments)
+            code = _report(error, words)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def full_app() -> typer.Typer:
+    """Return the app with the commands of other installed packages: see ``dualfocal.cli.commands``."""
+    added = {group.name for group in app.registered_groups} | {command.name for command in app.registered_commands}
+    for entry in sorted(entry_points(group="dualfocal.commands")):
+        if entry.name in added:
+            continue
+        try:
+            command = entry.load()
+        except ImportError as error:
+            print(f"dualfocal: the command {entry.name} is left out: {how_to_install(error) or error}", file=sys.stderr)
+            continue
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=entry.name)
+        else:
+            app.command(entry.name)(command)
+    return app
 
 
 def _report(error: Exception, arguments: list[str]) -> int:
@@ -92,7 +104,7 @@ def _report(error: Exception, arguments: list[str]) -> int:
     message = missing or (str(error) if usage is None else _usage_message(error, usage(), arguments))
     if is_out_of_memory(error):
         message = f"not enough memory for `{shlex.join(['dualfocal', *arguments])}`: {message or 'MemoryError'}"
-        message += NEEDS_LESS.get(arguments[0] if arguments else "", "")
+        message = "; ".join((message, *getattr(error, "__notes__", ())))  # a command may know what needs less
     elif isinstance(error, OSError) and error.strerror:
         # An error of writing has no file name, unless we added it.
         place = error.filename or ("standard output" if failed and _stdout_fails() else "")
@@ -107,6 +119,8 @@ def _usage_message(error: Exception, message: str, arguments: list[str]) -> str:
     """Return a usage error of typer, with the help of a missing argument, or the value that typer refuses."""
     parameter = getattr(error, "param", None)
     meaning = getattr(parameter, "help", None)
+    if message.startswith("No such command") and arguments[0] in LAB_COMMANDS:
+        return f"{arguments[0]} is a command of dualfocal-lab: in a checkout of dualfocal, pip install -e lab"
     if message.startswith("Missing argument") and meaning:
         return f"{message.rstrip('.')}: {meaning}"
     names = getattr(parameter, "opts", ())

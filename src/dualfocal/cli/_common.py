@@ -3,20 +3,19 @@
 import errno
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from enum import StrEnum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, ProgressColumn
 from rich.text import Text
 
-from dualfocal._checks import AT_MOST, check_choice, check_known
-from dualfocal._files import check_place
 from dualfocal._startup import end_startup
+from dualfocal.checks import check_choice, check_known
+from dualfocal.files import check_place
 from dualfocal.tables import Table, printable
 
 if TYPE_CHECKING:
@@ -37,72 +36,6 @@ CALIBRATORS = (
     "matrix",
 )
 MULTILABEL_CALIBRATORS = ("temperature", "platt", "isotonic")
-LOSSES = (
-    "cross_entropy",
-    "label_smoothing",
-    "brier",
-    "mmce",
-    "focal",
-    "flsd",
-    "inverse_focal",
-    "dual_focal",
-    "ada_focal",
-    "ada_dual_focal",
-    "kde_xe",
-)
-PAPER_LOSSES = ("cross_entropy", "brier", "mmce", "label_smoothing", "inverse_focal", "flsd", "dual_focal")
-PRESETS = (
-    "digits",
-    "cifar10_resnet50",
-    "cifar10_resnet110",
-    "cifar10_wide_resnet26_10",
-    "cifar10_densenet121",
-    "cifar100_resnet50",
-    "cifar100_resnet110",
-    "cifar100_wide_resnet26_10",
-    "cifar100_densenet121",
-    "tiny_imagenet_resnet50",
-    "20newsgroups_text_cnn",
-)
-DATA_SETS = (
-    "cifar10",
-    "cifar100",
-    "svhn",
-    "cifar10c",
-    "tiny_imagenet",
-    "20newsgroups",
-    "20newsgroups_bydate",
-    "glove",
-    "digits",
-)
-MODELS = (
-    "resnet50",
-    "resnet110",
-    "wide_resnet26_10",
-    "densenet121",
-    "tiny_resnet50",
-    "text_cnn",
-    "small_cnn",
-    "resnet110_kde",
-    "resnet110_sd",
-    "wide_resnet34_10",
-    "densenet40",
-)
-DEVICES = ("cpu", "cuda")
-FIGURES = ("phi", "reliability", "corp", "metrics", "training", "logits", "rival")
-FIELDS = ("dataset", "model", "method", "variant")  # by which the trainings of a table are selected
-FIGURE_1 = (1.0, 0.3)  # gamma and C of the paper's Figure 1
-Criterion = StrEnum("Criterion", ["nll", "ece"])  # how to choose gamma
-
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=AT_MOST["jobs"],
-        help="Number of simultaneous trainings. [default: number of cores; 1 on a GPU]",
-    ),
-]
-
 BAD_INPUT = (ValueError, TypeError, IndexError, OSError)  # raised by bad input; ends with one line and exit code 2
 # Errors of the operating system that no other input would avoid; exit code 1.
 SYSTEM_ERRNOS = {
@@ -151,24 +84,6 @@ def is_system_failure(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def stopped_goes_on(err: Console) -> Iterator[None]:
-    """After a signal that stops a training, say how to continue."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        say(err, "dualfocal: stopped; run the same command again to continue")
-        raise
-
-
-def end_with(err: Console, problems: Collection[str]) -> None:
-    """Print why trainings diverged, and exit with code 1 if there are any."""
-    for problem in problems:
-        say(err, f"dualfocal: {problem}")
-    if problems:
-        raise typer.Exit(1)
-
-
-@contextmanager
 def errors_name(name: object) -> Iterator[None]:
     """Prefix errors about the input with a name, such as that of the file."""
     try:
@@ -187,17 +102,6 @@ def progress_bar(
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         bar = progress.add_task(what, total=total)
         yield lambda done=None, **more: progress.update(bar, completed=done, **more)
-
-
-def training_bar(err: Console) -> AbstractContextManager[Callable[..., None]]:
-    """Return a progress bar with elapsed and remaining time."""
-    return progress_bar(err, "", *training_columns(), total=None)
-
-
-def training_columns() -> list[ProgressColumn]:
-    """Return the columns of a progress bar with elapsed and remaining time."""
-    description, left = TextColumn("{task.description}"), TextColumn("left")
-    return [description, BarColumn(), TimeElapsedColumn(), left, TimeRemainingColumn()]
 
 
 def check_output(out: Path, *inputs: Path) -> None:

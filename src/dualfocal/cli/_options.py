@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dualfocal._checks import AT_MOST, MAX_SEED, check_ignore_index
+from dualfocal.checks import AT_MOST, MAX_SEED, check_ignore_index
 
 if TYPE_CHECKING:
     from dualfocal.predictions import Reading

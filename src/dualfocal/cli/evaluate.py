@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dualfocal._checks import AT_MOST
+from dualfocal.checks import AT_MOST
 from dualfocal.cli import _options as options
 from dualfocal.cli._common import CALIBRATORS, MULTILABEL_CALIBRATORS, check_plot
 from dualfocal.cli._completion import names_of

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dualfocal._checks import AT_MOST
+from dualfocal.checks import AT_MOST
 from dualfocal.cli import _options as options
 from dualfocal.cli._common import check_plot, consoles, print_json, say, show
 from dualfocal.tables import Table

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice
 from dualfocal._tensors import WEIGHT_HINT, Weight, check_number, class_indices, compute_dtype, is_concrete
+from dualfocal.checks import check_choice
 from dualfocal.losses import _arguments
 
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dualfocal._checks import check_choice
 from dualfocal._tensors import Weight, check_number
+from dualfocal.checks import check_choice
 from dualfocal.losses._arguments import REDUCTIONS, as_weight, check_module_gamma
 
 COMMON = ("weight", "ignore_index", "reduction")  # arguments of every loss

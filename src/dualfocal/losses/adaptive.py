@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_count
 from dualfocal._tensors import Weight, can_read_values, check_number, first_true, wide_dtype
+from dualfocal.checks import check_choice, check_count
 from dualfocal.losses._expression import GammaBins
 from dualfocal.losses._flat import flatten
 from dualfocal.losses._modulated import modulated_loss

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from dualfocal._checks import check_choice
 from dualfocal._tensors import Weight
+from dualfocal.checks import check_choice
 from dualfocal.losses._flat import flatten, gamma_of_rows
 from dualfocal.losses._modulated import IMPLS, modulated_loss
 from dualfocal.losses._module import ClassificationLoss

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from dualfocal._checks import check_choice
 from dualfocal._tensors import Weight, check_number
+from dualfocal.checks import check_choice
 from dualfocal.losses._flat import flatten
 from dualfocal.losses._module import ClassificationLoss
 from dualfocal.losses.cross_entropy import smoothed_cross_entropy

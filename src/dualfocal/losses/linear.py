@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal import kernels
-from dualfocal._checks import check_choice, check_ignore_index
 from dualfocal._tensors import check_head, compute_dtype, under_transform
+from dualfocal.checks import check_choice, check_ignore_index
 from dualfocal.losses._arguments import REDUCTIONS, check_module_gamma
 from dualfocal.losses._flat import flatten, gamma_of_rows
 from dualfocal.losses._modulated import dual_loss_and_gradient

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from dualfocal._checks import check_choice
 from dualfocal._tensors import class_indices
+from dualfocal.checks import check_choice
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.rows import BINARY, FIRST_ROWS, INPUTS, ROUNDING, Rows, are_probabilities, as_rows
 from dualfocal.metrics.scan import fused_kernels

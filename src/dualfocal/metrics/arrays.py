@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._checks import listed
+from dualfocal.checks import listed
 
 
 class SupportsArray(Protocol):

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._checks import check_level
+from dualfocal.checks import check_level
 from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.rows import cluster_codes
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from dualfocal._checks import check_choice, check_count
+from dualfocal.checks import check_choice, check_count
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.bins import CONVENTIONS, BinStats

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_level
+from dualfocal.checks import check_level
 from dualfocal.metrics._several import named_errors
 from dualfocal.metrics.arrays import Array, column_names, in_column_order, num_classes_of
 from dualfocal.metrics.evaluation import evaluate_rows, squared_error

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dualfocal._checks import check_count, check_level
+from dualfocal.checks import check_count, check_level
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.inference.result import Floor
 from dualfocal.metrics.rows import as_rows

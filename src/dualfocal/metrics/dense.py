@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal._checks import check_count
+from dualfocal.checks import check_count
 from dualfocal.metrics._several import named_errors
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.states.binned import BinnedPredictions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from dualfocal._checks import check_choice, check_count, check_level
+from dualfocal.checks import check_choice, check_count, check_level
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.arrays import Array, names_of_classes
 from dualfocal.metrics.bins import CONVENTIONS, BinStats

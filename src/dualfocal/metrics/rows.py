@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_ignore_index
 from dualfocal._tensors import class_indices, first_true, wide_dtype
+from dualfocal.checks import check_choice, check_ignore_index
 from dualfocal.metrics.arrays import Array, as_numpy, as_tensor, class_targets
 
 INPUTS = ("logits", "probs")

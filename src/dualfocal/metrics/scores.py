@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice
 from dualfocal._tensors import wide_dtype
+from dualfocal.checks import check_choice
 from dualfocal.metrics._sorting import SortedConfidences, tie_groups
 from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.auroc import placements

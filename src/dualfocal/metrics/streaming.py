@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities import dim_zero_cat
 
-from dualfocal._checks import check_count
+from dualfocal.checks import check_count
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics._stream import Streaming, Sums
 from dualfocal.metrics.bins import SUMS, BinStats

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_count
 from dualfocal._tensors import wide_dtype
+from dualfocal.checks import check_count
 
 ONE = 1 << 32  # confidence 1
 

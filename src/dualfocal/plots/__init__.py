@@ -1,4 +1,4 @@
-"""Figures of calibration: reliability diagrams, distributions and comparisons of methods, in one style.
+"""Figures of calibration, in one style.
 
 Each diagram is a function ``diagram(data, *, ax=None)`` that draws on ``ax`` and returns it. Without ``ax`` it makes a
 pyplot figure with a legend, so that ``plt.show()`` and notebooks display it, as in scikit-learn. The ``*_figure``
@@ -11,8 +11,6 @@ from dualfocal._extras import import_extra
 import_extra("matplotlib")  # an error that says what to install, before the first import of it
 
 from dualfocal.plots.corp import corp_diagram, corp_figure
-from dualfocal.plots.distributions import max_logit_histogram, rival_boxplot
-from dualfocal.plots.metric_bars import MetricBar, metric_bars, metric_figure
 from dualfocal.plots.monitor import evidence_diagram, evidence_figure
 from dualfocal.plots.multilabel import multilabel_figure
 from dualfocal.plots.overconfidence import overconfidence_figure, overconfidence_map
@@ -20,29 +18,21 @@ from dualfocal.plots.reliability import reliability_diagram, reliability_figure
 from dualfocal.plots.shift import shift_figure
 from dualfocal.plots.style import LOOKS, Look, save, styled
 from dualfocal.plots.tokens import token_figure, token_groups_diagram
-from dualfocal.plots.training import ece_over_training, study_figure
 
 __all__ = [
     "LOOKS",
     "Look",
-    "MetricBar",
     "corp_diagram",
     "corp_figure",
-    "ece_over_training",
     "evidence_diagram",
     "evidence_figure",
-    "max_logit_histogram",
-    "metric_bars",
-    "metric_figure",
     "multilabel_figure",
     "overconfidence_figure",
     "overconfidence_map",
     "reliability_diagram",
     "reliability_figure",
-    "rival_boxplot",
     "save",
     "shift_figure",
-    "study_figure",
     "styled",
     "token_figure",
     "token_groups_diagram",

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.corp import Corp, corp
-from dualfocal.plots._panels import SIZE, Density, axis_names, panels, required, unit_square
+from dualfocal.plots.panels import SIZE, Density, axis_names, panels, required, unit_square
 from dualfocal.plots.style import BLUE, GREY, axes_or_new
 
 STRIP = np.linspace(0, 1, 41)  # edges of the bars below a diagram

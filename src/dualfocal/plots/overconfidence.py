@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.special import softmax
 
-from dualfocal._checks import check_choice
+from dualfocal.checks import check_choice
 from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.plots.style import BLUE, GREY, VERMILION, NotebookFigure, plain, styled
 

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from dualfocal.metrics import Evaluation, evaluate
 from dualfocal.metrics.arrays import Array
-from dualfocal.plots._panels import SIZE, Density, Floats, axis_names, panels, required, unit_square
+from dualfocal.plots.panels import SIZE, Density, Floats, axis_names, panels, required, unit_square
 from dualfocal.plots.style import BLUE, DARK_GREY, VERMILION, axes_or_new
+
+__all__ = ["LEVEL", "chance_range", "draw_reliability", "reliability_diagram", "reliability_figure"]
 
 LEVEL = 0.9
 

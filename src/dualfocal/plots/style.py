@@ -17,7 +17,33 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 
-from dualfocal._files import atomic_path
+from dualfocal.files import atomic_path
+
+__all__ = [
+    "BLACK",
+    "BLUE",
+    "DARK_GREY",
+    "GREEN",
+    "GREY",
+    "LOOKS",
+    "ORANGE",
+    "PURPLE",
+    "SKY",
+    "VERMILION",
+    "Look",
+    "NotebookFigure",
+    "axes_or_new",
+    "check_named",
+    "legend_below",
+    "legend_right",
+    "look_of",
+    "one_axis",
+    "plain",
+    "save",
+    "styled",
+    "tidy",
+    "varied",
+]
 
 # Okabe and Ito's palette, which is safe for colour-blind readers.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"

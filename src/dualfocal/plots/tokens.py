@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from dualfocal.metrics.groups import GroupEvaluation
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE
 from dualfocal.metrics.states.token_result import TokenEvaluation
-from dualfocal.plots._panels import density_strip
+from dualfocal.plots.panels import density_strip
 from dualfocal.plots.reliability import draw_reliability
 from dualfocal.plots.style import (
     BLACK,

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal._checks import check_choice
+from dualfocal.checks import check_choice
 from dualfocal.metrics.choices import Choices
 from dualfocal.predictions._formats.interface import PredictionsError, one_line_errors
 from dualfocal.predictions._logs.builder import TaskBuilder

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dualfocal._files import check_place, check_readable
+from dualfocal.files import check_place, check_readable
 from dualfocal.metrics import CalibrationMonitor, MonitorBatch
 from dualfocal.metrics.monitor.history import Period
 from dualfocal.metrics.monitor.state_file import MonitorState, read_monitor

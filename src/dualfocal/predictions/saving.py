@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._checks import check_choice
 from dualfocal._extras import import_extra
-from dualfocal._files import atomic_path, check_place
+from dualfocal.checks import check_choice
+from dualfocal.files import atomic_path, check_place
 from dualfocal.predictions._class_columns import unless_indices
 from dualfocal.predictions._formats.arrow import import_pyarrow
 from dualfocal.predictions._formats.interface import (

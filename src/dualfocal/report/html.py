@@ -17,8 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from dualfocal._files import atomic_path, check_place
 from dualfocal.calibrators import CALIBRATORS
+from dualfocal.files import atomic_path, check_place
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.monitor.state_file import read_monitor
 from dualfocal.predictions import Reading

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dualfocal._checks import check_choice
+from dualfocal.checks import check_choice
 from dualfocal.integrations.hf._token_batches import IGNORED
 from dualfocal.losses import DualFocalLoss
 

@@ -13,8 +13,8 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from dualfocal._checks import check_choice, check_count
 from dualfocal.calibrators import Calibrator
+from dualfocal.checks import check_choice, check_count
 from dualfocal.integrations._evaluation_mode import evaluation_mode
 from dualfocal.integrations.hf._causal_lm_head import CausalLM
 from dualfocal.integrations.hf._token_batches import IGNORED, TokenBatch, token_batches

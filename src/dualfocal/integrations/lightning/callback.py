@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_count, check_ignore_index
 from dualfocal._extras import how_to_install
-from dualfocal._files import check_readable
 from dualfocal.calibrators import TemperatureScaling, save_calibrator
+from dualfocal.checks import check_choice, check_count, check_ignore_index
+from dualfocal.files import check_readable
 from dualfocal.integrations.lightning._kept_rows import KeptRows, gathered, num_processes
 from dualfocal.metrics import BinnedPredictions, Evaluation, ece
 from dualfocal.metrics.arrays import as_tensor

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from dualfocal._extras import import_extra
-from dualfocal._files import atomic_path, check_place
 from dualfocal._tensors import compute_dtype
 from dualfocal.calibrators import CalibratedModel, Calibrator
+from dualfocal.files import atomic_path, check_place
 from dualfocal.integrations._evaluation_mode import evaluation_mode
 from dualfocal.integrations.onnx._inputs import Inputs
 from dualfocal.integrations.onnx._operators import translations

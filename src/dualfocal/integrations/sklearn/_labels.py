@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from dualfocal._checks import listed
+from dualfocal.checks import listed
 
 
 def classes_and_target(

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dualfocal._checks import check_choice
 from dualfocal.calibrators import Calibrator, make_calibrator
+from dualfocal.checks import check_choice
 from dualfocal.integrations.sklearn._labels import classes_and_target
 from dualfocal.metrics.rows import INPUTS
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dualfocal._checks import listed
+from dualfocal.checks import listed
 from dualfocal.integrations.sql._quoting import identifier
 from dualfocal.integrations.sql._text import KINDS, LIKE_PROBABILITIES, Reduction
 from dualfocal.metrics import BinnedPredictions

@@ -18,7 +18,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_count, listed
+from dualfocal.checks import check_choice, check_count, listed
 from dualfocal.integrations.sql._quoting import identifier, literal, relation
 from dualfocal.metrics.rows import INPUTS, ROUNDING
 from dualfocal.metrics.scan import SUM_TOLERANCE

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from dualfocal._checks import listed
+from dualfocal.checks import listed
 from dualfocal.predictions import PredictionsError
 from dualfocal.predictions.columns import PredictionColumns
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dualfocal._checks import listed
+from dualfocal.checks import listed
 from dualfocal.integrations.sql._quoting import identifier, relation
 from dualfocal.integrations.sql._rows import read_rows
 from dualfocal.integrations.sql._text import Reduction

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import torch
 
-from dualfocal._checks import check_count
+from dualfocal.checks import check_count
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.bins import SUMS, BinStats
 from dualfocal.metrics.calibration import top_bins

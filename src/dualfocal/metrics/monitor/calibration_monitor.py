@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from numbers import Real
 from typing import Any, Self
 
-from dualfocal._checks import check_choice, check_count
+from dualfocal.checks import check_choice, check_count
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.monitor._gamblers import Gamblers
 from dualfocal.metrics.monitor.batch import MonitorBatch, known_classes

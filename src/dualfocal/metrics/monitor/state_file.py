@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dualfocal._checks import check_count
-from dualfocal._files import atomic_path, check_readable
+from dualfocal.checks import check_count
+from dualfocal.files import atomic_path, check_readable
 from dualfocal.metrics.monitor.calibration_monitor import CalibrationMonitor
 
 KIND = "calibration monitor"

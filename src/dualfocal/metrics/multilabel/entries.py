@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_choice, check_ignore_index, listed
+from dualfocal.checks import check_choice, check_ignore_index, listed
 from dualfocal.metrics.arrays import Array, as_tensor, column_names, in_column_order, names_of_classes
 from dualfocal.metrics.rows import INPUTS, ROUNDING, Rows, as_rows, cluster_codes
 

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal._checks import check_count, check_level
+from dualfocal.checks import check_count, check_level
 from dualfocal.metrics._several import tracked
 from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.arrays import Array

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_count, check_level
+from dualfocal.checks import check_count, check_level
 from dualfocal.metrics._several import named_errors, tracked
 from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.auroc import Auroc, placements

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_count
+from dualfocal.checks import check_count
 from dualfocal.metrics._wide import WideSum
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.bins import BinStats

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_count, check_level
+from dualfocal.checks import check_count, check_level
 from dualfocal.metrics.bins import SUMS, BinStats
 from dualfocal.metrics.evaluation import evaluate_bins, infer_both
 from dualfocal.metrics.inference.cluster_sums import ClusterSums

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_count
+from dualfocal.checks import check_count
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.result import Evaluation, check_schema
 from dualfocal.metrics.rows import cluster_names

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualfocal._checks import check_count
+from dualfocal.checks import check_count
 from dualfocal.metrics._several import tracked
 from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.groups import GroupEvaluation, draws_for_groups

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal._files import check_readable
 from dualfocal._memory import memory_limit
+from dualfocal.files import check_readable
 from dualfocal.predictions._formats.arrays import NpyFile, NpzFile, SafetensorsFile
 from dualfocal.predictions._formats.arrow import ParquetFile
 from dualfocal.predictions._formats.arrow_files import ArrowFile

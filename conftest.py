@@ -1,0 +1,30 @@
+import os
+import signal
+
+import pytest
+import torch
+
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:  # tests of a GPU and of kernels run without it
+    pass
+else:
+    settings.register_profile("dualfocal", deadline=None, max_examples=60, derandomize=True)
+    settings.load_profile("dualfocal")
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # must be set before anything imports triton
+torch.set_num_threads(1)  # pytest-xdist takes the cores
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, whose children would ignore it, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+collect_ignore = [
+    "tests/bare_install.py",
+    "tests/golden",
+    "tests/mutants",
+]  # programs, in which --doctest-modules finds no tests
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,1 @@
+"""The commands that the lab adds to `dualfocal`: train, study, runs, data and paper."""

@@ -1,0 +1,1 @@
+"""Triton kernels for batch normalisation on CUDA, which the networks use; imported only where they run."""
