@@ -20,6 +20,9 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 
+collect_ignore = ["bare_install.py", "golden", "mutants"]  # programs, in which --doctest-modules finds no tests
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
