@@ -188,7 +188,7 @@ def gate(err: Console, evaluations: "Mapping[str, Evaluation]", limit: float) ->
 
 
 def say_above(err: Console, evaluations: "Mapping[str, Evaluation]", limit: float, most: int | None = None) -> bool:
-    """Return whether the debiased error of an evaluation is certainly above a limit, and name at most ``most`` of them.
+    """Return whether the debiased RMS error of an evaluation is certainly above a limit, and name at most ``most`` of them.
 
     The lower end of the confidence interval must be above the limit.
     """
