@@ -14,8 +14,10 @@ else:
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # must be set before anything imports triton
 torch.set_num_threads(1)  # pytest-xdist takes the cores
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, whose children would ignore it, too
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Signals that a background job or nohup ignores: this process and its children would ignore them, too.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 collect_ignore = [

@@ -56,6 +56,22 @@ def test_there_are_pages_and_commands() -> None:
     assert {"dualfocal evaluate --help", "dualfocal paper reproduce --help"} <= TEXTS.keys()
 
 
+def test_the_one_line_swap_says_when_it_does_harm() -> None:
+    _, _, swap = TEXTS["README.md"].partition("criterion = DualFocalLoss(")
+    below, _, _ = swap.partition("\n## ")
+    for words in ("under-confident", "epochs", "`evaluate`", "temperature"):
+        assert words in below
+
+
+def test_the_gate_and_its_error_have_one_name() -> None:
+    """An ECE below a limit whose gate fails looks like a contradiction: both are calibration errors."""
+    assert "--fail-over" in TEXTS["README.md"]
+    for name, text in TEXTS.items():
+        assert "debiased error" not in text, name
+        for gate in re.findall(r"--fail-over.*?certainly above", text, re.S):
+            assert "debiased RMS error" in gate, name
+
+
 @for_each(page=PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")

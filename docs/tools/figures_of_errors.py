@@ -69,7 +69,7 @@ def repeated(metric: Callable[[Tensor, Tensor], float], size: int, repeats: int)
 
 @styled()
 def ece_noise() -> Figure:
-    """ECE and debiased error of a calibrated model over the number of samples."""
+    """ECE and debiased RMS error of a calibrated model over the number of samples."""
     sizes = (100, 300, 1_000, 3_000, 10_000, 30_000)
     figure, axis = one_axis(6, 3.5)
     for metric, colour, line, name in ((ece, BLUE, "o-", "ECE"), (debiased_ece, GREEN, "s--", "debiased RMS error")):

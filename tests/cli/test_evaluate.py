@@ -148,7 +148,8 @@ def test_infinite_nll_is_explained(run, records):
         ("scores.npz", ["--binary", "positive"]),
     ):
         out, _ = run("evaluate", file, *options, "--no-inference")
-        assert out.endswith("\nNLL is infinite: 19 true classes have probability 0.\n"), file
+        _, _, why = out.partition("\nNLL is infinite: 19 true classes have probability 0")
+        assert ("save more digits" in why) == (file != "logits.npz"), file
         assert re.search(r"│ NLL \[nats\] +│ +inf │", out), file
         [record] = records(file, *options, "--no-inference")
         assert record["nll"] is None, file
@@ -265,6 +266,29 @@ def test_the_label_of_class_1_by_option(records, refused):
     for label, share in (("yes", 30 / 41), ("no", 11 / 41)):
         [record] = records(*options, "--positive", label)
         assert record["share"] == pytest.approx(share)
+
+
+def test_labels_that_are_no_classes_say_so(refused):
+    Path("a.csv").write_text("score,outcome\n0.2,1\n0.7,41.5\n")
+    line = refused("evaluate", "a.csv", "--probs", "score", "--target", "outcome", "--binary", "positive")
+    assert all(word in line for word in ("41.5", "line 3", "regression target"))
+
+
+def test_the_class_names_that_an_error_proposes_can_be_pasted(records, refused):
+    logits, target = drawn(100)
+    options = [npz("a.npz", logits, target + 1), "--no-inference"]
+    names = refused("evaluate", *options).split()[-1]
+    [record] = records(*options, "--class-names", names)
+    [expected] = records(npz("b.npz", logits, target), "--no-inference")
+    assert record["nll"] == expected["nll"]
+
+
+def test_two_classes_say_which_brier_score_they_have(run):
+    probs = np.array([0.1, 0.4, 0.8])
+    np.savez("a.npz", y_prob=probs, y_true=np.array([0, 1, 1]))
+    for binary, words in (("positive", "half of the sum"), ("top_label", "Brier score is the sum over both classes")):
+        out, _ = run("evaluate", "a.npz", "--binary", binary, "--no-inference")
+        assert words in " ".join(out.split())
 
 
 def test_columns_in_a_list(records):

@@ -39,6 +39,18 @@ def test_the_output_names_file_and_size(run):
     assert sorted(methods[1:]) == sorted(CALIBRATORS)
 
 
+def test_evaluate_and_report_give_the_same_recommendation(run, record):
+    """Two methods that are nearly as good: one rule, one list of methods and one seed choose between them."""
+    run("report", "a.npz")
+    [subject] = contents()["runs"]
+    [evaluated] = record("evaluate", "a.npz", "--calibrate", "all")["files"]
+    comparison = evaluated["calibration"]
+    assert {row[0] for row in subject["calibrators"]["rows"]} == {row["method"] for row in comparison["methods"]}
+    out, _ = run("evaluate", "a.npz", "--calibrate", "all")
+    assert subject["advice"] in out
+    assert subject["advice"].startswith(f"Use {comparison['recommended']}: ")
+
+
 def test_options_reach_the_metrics(run):
     options = ("--probs", "score", "--target", "outcome", "--binary", "positive", "--num-bins", "8", "--level", "0.8")
     run("report", "score.npz", *options, "--calibrators", "none", "--title", "Mine", "-o", "x.html", "--seed", "3")

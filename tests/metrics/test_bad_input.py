@@ -32,10 +32,12 @@ BAD = {
     "too many labels": (LOGITS, torch.tensor([0, 1, 2]), {}, ValueError, r"must have shape \(2,\), got \(3,\)"),
     "label too large": (LOGITS, torch.tensor([0, 3]), {}, IndexError, r"target 3 .*\[0, 2\]"),
     "labels from 1": (LOGITS, torch.tensor([1, 3]), {}, IndexError, "target 3 .*labels start at 1"),
+    "labels of 12 from 1": (torch.rand(2, 12) * 9, torch.tensor([2, 12]), {}, IndexError, "--class-names 1,2,.*11,12$"),
     "label negative": (LOGITS, torch.tensor([0, -1]), {}, IndexError, "target -1"),
     "float labels": (LOGITS, torch.tensor([0.0, 1.0]), {}, ValueError, "integer class indices, got torch.float32"),
     "whole floats": (LOGITS, torch.tensor([0.0, 1.0]), {}, ValueError, r"use target\.long\(\)"),
     "missing label": (LOGITS, torch.tensor([0.0, math.nan]), {}, ValueError, "entry 1 is missing: leave out"),
+    "regression": (LOGITS, torch.tensor([0.3, 1.7]), {}, ValueError, "regression target has no classes"),
     "column of labels": (LOGITS, TARGET[:, None], {}, ValueError, r"got \(2, 1\): use target\.squeeze\(1\)"),
     "labels first": (TARGET, LOGITS, {}, ValueError, "the predictions come first, then the labels"),
     "multilabel": (LOGITS, torch.tensor([[0, 1, 1], [1, 0, 0]]), {}, ValueError, "task='multilabel'"),
@@ -96,6 +98,13 @@ def test_functions_and_classes_that_take_logits_by_default_refuse_probabilities(
     metric = M.ExpectedCalibrationError(input="logits")
     metric.update(probs, target)
     assert float(metric.compute()) == pytest.approx(M.ece(probs, target, input="logits"))
+
+
+def test_a_score_that_is_no_probability_is_named_as_it_is_in_the_input() -> None:
+    """Not as the two columns that it is made into: row 1 does not sum to 1, and does not hold 187.5."""
+    for score in (-186.5, 187.5, math.nan):
+        with pytest.raises(ValueError, match=rf"must lie in \[0, 1\].* row 1 holds {score}; are these logits"):
+            M.ece(torch.tensor([0.3, score]), TARGET, input="probs", binary="positive")
 
 
 def test_no_hint_for_labels_that_do_not_start_at_1() -> None:

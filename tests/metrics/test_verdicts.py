@@ -127,3 +127,40 @@ def test_a_verdict_by_the_mean_says_so(shift) -> None:
     floors = {**result.inference.floors, "ece": Floor(0.01, 0.2)}
     result = replace(result, inference=replace(result.inference, floors=floors))
     assert f": {mean}, ECE is 10.0 points; a calibrated model" in result.verdict()
+
+
+def scores_of_class_1(n: int = 500) -> tuple[torch.Tensor, torch.Tensor]:
+    """Calibrated probabilities of class 1, and labels."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(n, dtype=torch.float64, generator=generator)
+    return scores, torch.bernoulli(scores, generator=generator).long()
+
+
+@for_each(binary=["positive", "top_label"])
+def test_an_inverted_score_is_pointed_out(binary) -> None:
+    scores, target = scores_of_class_1()
+    options = {"input": "probs", "binary": binary, "inference": True}
+    result = M.evaluate(1 - scores, target, **options)
+    hint = f"Most predictions are wrong (error {100 * result.error:.1f} %): check that the probability of class yes is "
+    assert result.verdict(["no", "yes"]).startswith(hint)
+    assert result.error > 0.7
+    assert "Most predictions" not in M.evaluate(scores, target, **options).verdict()
+    coins = torch.arange(500) % 2
+    assert "Most predictions" not in M.evaluate(torch.full((500,), 0.6), coins, **options).verdict()
+
+
+def test_predicted_classes_instead_of_probabilities_are_pointed_out() -> None:
+    scores, target = scores_of_class_1()
+    options = {"input": "probs", "binary": "positive", "inference": True}
+    assert "All probabilities are 0 or 1" in M.evaluate((scores > 0.5).double(), target, **options).verdict()
+    assert "All probabilities are 0 or 1" not in M.evaluate(scores, target, **options).verdict()
+
+
+def test_the_brier_score_of_class_1_is_half_of_the_sum_and_named() -> None:
+    scores, target = scores_of_class_1()
+    one, both = (M.evaluate(scores, target, input="probs", binary=binary) for binary in ("positive", "top_label"))
+    by_hand = float(((scores - target) ** 2).mean())
+    assert math.isclose(one.brier, by_hand, rel_tol=1e-6)
+    assert math.isclose(both.brier, 2 * by_hand, rel_tol=1e-6)
+    names = [{row[0] for row in result.table().rows if "Brier" in row[0]} for result in (one, both)]
+    assert names == [{"Brier score of class 1"}, {"Brier score"}]

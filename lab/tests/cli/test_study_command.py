@@ -53,6 +53,7 @@ def test_it_prints_a_table_and_a_reading(finished: tuple[Path, str]) -> None:
     text = " ".join(printed.split())
     assert "Lowest NLL: gamma " in text
     assert "Lowest validation NLL: gamma " in text
+    assert "*: significantly below gamma 1" in text  # a mark that a file and a pipe keep
     assert max(map(len, printed.splitlines()[:8])) <= 80
 
 

@@ -1,13 +1,18 @@
 """A training handles signals while it runs, and puts the handlers of the caller back."""
 
 import signal
+import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 from small_runs import Killed, go, small
 
 from dualfocal_lab.train.failure import SIGNALS, Interrupts
+
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
 
 
 def current_handlers() -> dict[int, Any]:
@@ -65,3 +70,17 @@ def test_a_hangup_that_is_ignored_stays_ignored(handlers) -> None:
         signal.raise_signal(signal.SIGTERM)
         assert stop.asked == signal.SIGTERM
     assert current_handlers() == handlers | {signal.SIGHUP: signal.SIG_IGN}
+
+
+def test_tests_do_not_depend_on_signals_that_their_parent_ignores() -> None:
+    """As in ``nohup make test``, and in a background job of a shell without job control."""
+    ignored = signal.SIGINT, signal.SIGHUP
+    code = f"""
+import runpy, signal
+for number in {tuple(map(int, ignored))}:
+    signal.signal(number, signal.SIG_IGN)
+runpy.run_path({str(CONFTEST)!r})
+print([signal.getsignal(number) is signal.SIG_IGN for number in {tuple(map(int, ignored))}])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[False,", "False]"]

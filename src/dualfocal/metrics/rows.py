@@ -331,7 +331,7 @@ def check_target(target: Tensor, num_classes: int, ignore_index: int) -> None:
     if low < 0 or high >= num_classes:
         hint = ""
         if low >= 1 and high == num_classes:
-            names = ",".join(map(str, range(1, num_classes + 1))) if num_classes <= 3 else f"1,2,...,{num_classes}"
+            names = ",".join(map(str, range(1, num_classes + 1))) if num_classes <= 20 else f"1,2,...,{num_classes}"
             hint = f"; if the labels start at 1, subtract 1, in the command line --class-names {names}"
         if high == VOID:
             how = f"ignore_index={VOID}, --ignore-index {VOID}"

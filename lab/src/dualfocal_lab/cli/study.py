@@ -143,8 +143,8 @@ def study(
         print_json(content)
     if summary.data:
         say(printer, f"Data: {summary.data}.", wrap=True)
-    printer.print(_narrow(summary.table("[bold]{}[/]"), gap=2))
-    say(printer, summary.explanation(), wrap=True)
+    printer.print(_narrow(summary.table("{}*"), gap=1))
+    say(printer, summary.explanation("*"), wrap=True)
     if summary.differences:
         printer.print(_narrow(summary.difference_table(), gap=1))
     say(printer, summary.reading(), "bold", wrap=True)

@@ -131,7 +131,8 @@ def _why_infinite(data: "Predictions", reading: "Reading") -> str:
     number = int((of_target == (0 if data.input == "probs" else -math.inf)).sum())
     if number == 0:
         return "logits are too far apart to be summed"
-    return f"{quantity(number, 'true class')} {'has' if number == 1 else 'have'} probability 0"
+    rounded = "; if they were rounded to 0, save more digits, or logits" if data.input == "probs" else ""
+    return f"{quantity(number, 'true class')} {'has' if number == 1 else 'have'} probability 0{rounded}"
 
 
 def _compare(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 FLOOR = "noise floor: the mean score of a perfectly calibrated model with the same confidences and number of samples"
 TOP_LABEL = (
-    "Two classes: the metrics are about the confidence of the predicted class; --binary positive evaluates the "
-    "probability of class {}."
+    "Two classes: the metrics are about the confidence of the predicted class, and the Brier score is the sum over "
+    "both classes; --binary positive evaluates the probability of class {}."
 )
 POSITIVE = (
     "The metrics are about the probability of class {}; --binary top_label evaluates the confidence of the predicted "
@@ -188,9 +188,9 @@ def gate(err: Console, evaluations: "Mapping[str, Evaluation]", limit: float) ->
 
 
 def say_above(err: Console, evaluations: "Mapping[str, Evaluation]", limit: float, most: int | None = None) -> bool:
-    """Return whether the debiased error of an evaluation is certainly above a limit, and name at most ``most`` of them.
+    """Return whether the debiased RMS error of an evaluation is certainly above a limit, and name those above.
 
-    The lower end of the confidence interval must be above the limit.
+    The lower end of the confidence interval must be above the limit; at most ``most`` evaluations are named.
     """
     from dualfocal.metrics.registry import METRICS
 

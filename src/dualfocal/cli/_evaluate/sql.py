@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from dualfocal.predictions import Reading
 
 PLACE = "--sql, which leaves the rows in the database"
-TOP_LABEL = "Two classes: the metrics are about the confidence of the predicted class."
+TOP_LABEL = (
+    "Two classes: the metrics are about the confidence of the predicted class, and the Brier score is the sum over "
+    "both classes."
+)
 EXPORT = "export the rows to a file, and evaluate that"
 REMEDIES = {  # of options that do not apply
     "--merge": "join the tables in the query, with UNION ALL",

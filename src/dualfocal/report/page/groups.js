@@ -1,5 +1,5 @@
 "use strict";
-// Intervals of each group: debiased error and over-confidence.
+// Intervals of each group: debiased RMS error and over-confidence.
 const Groups = (() => {
   const { percent, count, hundredfold, signed } = Charts;
   const ROW = 22;
@@ -56,7 +56,7 @@ const Groups = (() => {
     const grid = stacked ? lines : rows.map((_, i) => [lines[i][0], lines[n + i][0]]);
     return {
       node: Readout.attach(sheet, grid),
-      label: `${n} groups by ${column}, worst first: ${rows[0].name}, debiased error ${percent(rows[0].debiasedLow, 1)} to ${percent(rows[0].debiasedHigh, 1)}`,
+      label: `${n} groups by ${column}, worst first: ${rows[0].name}, debiased RMS error ${percent(rows[0].debiasedLow, 1)} to ${percent(rows[0].debiasedHigh, 1)}`,
       rows: rows.map((row) => ({
         [column || "group"]: row.name,
         samples: row.count,
