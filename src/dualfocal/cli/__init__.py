@@ -26,6 +26,8 @@ from dualfocal.cli.study import study
 from dualfocal.cli.train import runs, train
 from dualfocal.tables import printable
 
+__all__ = ["app", "main"]
+
 NEEDS_LESS = {  # remedies, if the memory is not enough for a command
     "train": "; a smaller batch_size needs less, and so does step=eager on a GPU",
     "study": "; --jobs 1 and a smaller batch_size need less",

@@ -10,6 +10,7 @@ from dualfocal.metrics.choices import ChoiceEvaluation, Choices, evaluate_choice
 from dualfocal.metrics.comparison import Comparison, compare
 from dualfocal.metrics.corp import Corp, corp
 from dualfocal.metrics.evaluation import evaluate
+from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.result import Floor, Inference
 from dualfocal.metrics.linear import LinearCalibration, linear_calibration
@@ -19,6 +20,7 @@ from dualfocal.metrics.multilabel.evaluation import evaluate_multilabel
 from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.risk_coverage import RiskCoverage
 from dualfocal.metrics.scores import (
     BrierDecomposition,
     aurc,
@@ -65,6 +67,7 @@ __all__ = [
     "Evaluation",
     "ExpectedCalibrationError",
     "Floor",
+    "GroupEvaluation",
     "Inference",
     "LabelEvaluation",
     "LinearCalibration",
@@ -72,6 +75,7 @@ __all__ = [
     "Metric",
     "MonitorBatch",
     "MultilabelEvaluation",
+    "RiskCoverage",
     "ShiftEvaluation",
     "ShiftScores",
     "ShiftSet",
@@ -91,6 +95,7 @@ __all__ = [
     "error_rate",
     "evaluate",
     "evaluate_choices",
+    "evaluate_groups",
     "evaluate_multilabel",
     "evaluate_shift",
     "evaluate_tasks",
