@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from samples import draw_logits
 
-from dualfocal.metrics.corp import corp
+from dualfocal.metrics import corp
 from dualfocal.plots import (
     LOOKS,
     MetricBar,
@@ -22,7 +22,6 @@ from dualfocal.plots import (
     metric_figure,
     rival_boxplot,
 )
-from dualfocal.plots._panels import density_strip
 from dualfocal.plots.distributions import maximum_logits, rival_probabilities, shared_histograms
 from dualfocal.plots.metric_bars import t_interval
 from dualfocal.plots.training import exponential_average, per_seed
@@ -71,11 +70,6 @@ def test_corp_figure_have_shares_below():
         assert sum(bar.get_height() for bar in strip.patches) == pytest.approx(100)
     with pytest.raises(ValueError, match="at least one"):
         corp_figure({})
-
-
-def test_density_strip_in_percent(axis):
-    assert density_strip(axis, np.array([0, 0.5, 1]), np.array([1, 3])) is axis
-    assert [bar.get_height() for bar in axis.patches] == [25, 75]
 
 
 # Bars
