@@ -50,6 +50,21 @@ def spy() -> Spy:
     return Spy()
 
 
+def test_folds_keep_clusters_whole(spy) -> None:
+    logits, target = sample(300, 3)
+    cluster = np.minimum(np.arange(300), 100 + np.arange(300) // 3)
+    cluster_of = dict(zip(logits[:, 0].tolist(), cluster.tolist(), strict=True))
+    compare_calibrators(logits, target, {"spy": spy}, folds=5, repeats=2, clusters=cluster)
+    folds = [sorted(asked[:, 0].tolist()) for _, asked in Spy.asked]
+    assert [len(fold) for fold in folds] == [60] * 10
+    assert folds[:5] != folds[5:]
+    for fitted, asked in Spy.asked:
+        seen, scored = ({cluster_of[value] for value in part.float().tolist()} for part in (fitted, asked[:, 0]))
+        assert seen.isdisjoint(scored)
+    with pytest.raises(ValueError, match="need at least 5 of them, got 4 with labels"):
+        compare_calibrators(logits, target, {"spy": spy}, folds=5, clusters=np.arange(300) % 4)
+
+
 def test_no_sample_is_scored_by_a_fit_that_saw_it(spy) -> None:
     logits, target = sample(97, 3)
     label_of = dict(zip(logits[:, 0].tolist(), target.tolist(), strict=True))

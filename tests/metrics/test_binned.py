@@ -227,11 +227,17 @@ def test_cells_draw_counts_like_rows(num_classes) -> None:
     """Errors of drawn labels, and how rare the observed ones are; with two classes, one mirrors the other."""
     logits, target = model(800, num_classes, tau=1.05)
     rows = evaluate(logits, target, inference=True).inference
-    cells = BinnedPredictions.from_predictions(logits, target).evaluate().inference
+    state = BinnedPredictions.from_predictions(logits, target)
+    cells = state.evaluate().inference
     floors = [inference.floors["classwise_ece"] for inference in (rows, cells)]
     assert floors[1].mean == pytest.approx(floors[0].mean, rel=0.05)
     assert floors[1].q95 == pytest.approx(floors[0].q95, rel=0.1)
     assert cells.classwise.p_value == pytest.approx(rows.classwise.p_value, abs=0.15)
+    if num_classes == 2:
+        drawn = state.labels(seed=0).draw(500)
+        of_class_1_predicted_as_0 = drawn[:, 1, :-1].sum(1) - drawn[:, 1, -1]
+        predicted_as_0 = int((logits.argmax(1) == 0).sum())
+        assert drawn[:, 0, -1] + of_class_1_predicted_as_0 == pytest.approx(predicted_as_0)
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 10])
