@@ -217,6 +217,15 @@ def test_the_label_of_class_1_is_named(run):
     assert "Probabilities of class sick too high" in out
     assert "The metrics are about the probability of class sick" in out
     assert "class 1" not in run("evaluate", "a.csv", *options, "--binary", "top_label")[0]
+    assert "Brier score of class 1" in " ".join(out.split())
+    assert "probability and frequency" in " ".join(out.split())
+
+
+def test_groups_of_class_1_have_probabilities_and_frequencies(run):
+    scores, target = drawn(400, num_classes=2)
+    np.savez("a.npz", probs=softmax(scores)[:, 1], target=target, side=np.arange(400) % 2)
+    out, _ = run("evaluate", "a.npz", "--binary", "positive", "--group-by", "side")
+    assert "prob - freq" in out
 
 
 def test_ignored_labels_count_nothing(records):

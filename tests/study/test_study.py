@@ -172,7 +172,9 @@ def test_one_seed_allows_no_conclusion() -> None:
 
 def test_without_an_interval_nothing_is_called_significant() -> None:
     unknown = dict.fromkeys(("error", "nll", "nll_t", "ece", "ece_t"), Interval(-0.1, None))
-    summary = made({"a": {"ece": [0.2] * 2}, "b": {"ece": [0.1] * 2}}, {"b": unknown}, {"ece": {"a": Interval(0.1, None)}})
+    summary = made(
+        {"a": {"ece": [0.2] * 2}, "b": {"ece": [0.1] * 2}}, {"b": unknown}, {"ece": {"a": Interval(0.1, None)}}
+    )
     assert "Lowest ECE: b, 10.0 % (noise floor 2.0 %); confidence interval unknown: a." in summary.reading()
     assert "Nothing is significantly different from a." in summary.reading()
 

@@ -176,7 +176,9 @@ class Summary:
             *([f"not significantly different: {', '.join(similar)}"] if similar else []),
             *([f"confidence interval unknown: {', '.join(unknown)}"] if unknown else []),
         ]
-        return f"Lowest {column.words}: {best}, {value}{chance}; {'; '.join(clauses) or 'significantly below all others'}."
+        return (
+            f"Lowest {column.words}: {best}, {value}{chance}; {'; '.join(clauses) or 'significantly below all others'}."
+        )
 
     def _against_first(self) -> str:
         """Name all significant differences from the first entry."""
