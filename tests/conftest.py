@@ -1,5 +1,6 @@
 import os
 import signal
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -24,3 +25,11 @@ collect_ignore = ["bare_install.py", "golden", "mutants"]  # programs, in which 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def warn_again() -> Callable[[], None]:
+    """Forget that dual focal loss has warned of two classes, which it does once in a process."""
+    from dualfocal.losses import _two_classes
+
+    return _two_classes._warn_once.cache_clear

@@ -7,7 +7,7 @@ from dualfocal.metrics.auroc import Auroc, AurocDifference, auroc, compare_auroc
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
 from dualfocal.metrics.choices import ChoiceEvaluation, Choices, evaluate_choices, evaluate_tasks
-from dualfocal.metrics.comparison import Comparison, compare
+from dualfocal.metrics.comparison import Comparison, Difference, compare
 from dualfocal.metrics.corp import Corp, corp
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups
@@ -64,6 +64,7 @@ __all__ = [
     "ClusteredPredictions",
     "Comparison",
     "Corp",
+    "Difference",
     "Evaluation",
     "ExpectedCalibrationError",
     "Floor",
