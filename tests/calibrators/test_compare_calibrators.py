@@ -10,6 +10,7 @@ import pytest
 import torch
 from calibrator_cases import draw, sample
 from case_loops import for_each
+from samples import draw_logits
 from torch import Tensor
 
 from dualfocal import metrics as M
@@ -176,9 +177,7 @@ def test_order_and_differences() -> None:
 
 
 def test_cross_validated_intervals_include_the_variation_of_the_fits() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(2000, 5, generator=generator)
-    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(2000, 5)
     result = compare_calibrators(logits, target, ["temperature", "histogram"])
     # About k / N for a fit of k parameters to N samples.
     assert 0.3 < 2000 * result["temperature"].optimism < 3

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import draw_logits
 from torch import Tensor
 
 from dualfocal.metrics import BinnedPredictions, Evaluation, evaluate
@@ -21,9 +22,7 @@ CLOSE = ("nll", "brier", "brier_calibration", "brier_refinement")
 
 
 def model(n: int, num_classes: int, seed: int = 0, scale: float = 3.0, tau: float = 1.0) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    logits = scale * torch.randn(n, num_classes, generator=generator)
-    return logits, torch.multinomial((logits / tau).softmax(1), 1, generator=generator)[:, 0]
+    return draw_logits(n, num_classes, seed=seed, scale=scale, overconfidence=tau)
 
 
 def check_against_rows(values: Tensor, target: Tensor, kind: str, num_bins: int = 15) -> None:

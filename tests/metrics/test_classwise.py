@@ -6,13 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from samples import softmax
 
 from dualfocal.metrics import Inference, evaluate, holm
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    e = np.exp(z - z.max(1, keepdims=True))
-    return e / e.sum(1, keepdims=True)
 
 
 def draw(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from samples import draw_logits
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
@@ -327,8 +328,6 @@ def test_clusters_without_effect_are_said_to_add_no_noise() -> None:
 
 
 def test_few_clusters_are_not_called_few_samples() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(600, 3, generator=generator)
-    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(600, 3, scale=1.0)
     verdict = M.evaluate(logits, target, inference=True, clusters=torch.arange(600) % 3).verdict()
     assert "too few clusters to detect a gap of any size" in verdict

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from case_loops import for_each
+from samples import draw_logits
 from torch import Tensor
 
 pytest.importorskip("triton")
@@ -29,9 +30,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sample(n: int = 600, num_classes: int = 10, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(n, num_classes, generator=generator)
-    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(n, num_classes)
     return logits.to(DEVICE, dtype), target.to(DEVICE)
 
 

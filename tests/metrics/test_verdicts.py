@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import torch
 from case_loops import for_each
+from samples import draw_logits
 
 from dualfocal import metrics as M
 
 
 def test_texts() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(2000, 5, generator=generator)
-    target = torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(2000, 5, overconfidence=2)
     result = M.evaluate(logits, target, inference=True)
     text = str(result)
     assert f"\nECE [%] {100 * result.ece:.2f} " in "\n".join(" ".join(line.split()) for line in text.splitlines())
@@ -48,9 +47,7 @@ def test_an_infinite_nll_is_significantly_different_from_a_finite_one() -> None:
 
 
 def test_names_of_models_and_classes_are_those_of_the_caller() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(600, 4, generator=generator)
-    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(600, 4, scale=1.0)
     result = M.compare(logits, 4 * logits, target, names=("old", "new"))
     assert list(result.table().headings[1:4]) == ["old", "new", "new - old"]
     assert "old has the lower NLL" in result.verdict()
