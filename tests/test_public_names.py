@@ -128,11 +128,6 @@ INTERNALS = {
         dualfocal.metrics.monitor._bets.SHIFTS dualfocal.metrics.monitor._bets.log_cash
         dualfocal.metrics.monitor._bets.log_factors dualfocal.metrics.monitor._bets.log_investment
     """,
-    # The choice among several models has no public function yet: the report asks for it with rows.
-    "metrics/test_model_choice.py": """
-        dualfocal.metrics.evaluation.evaluate_rows dualfocal.metrics.model_choice.choose_model
-        dualfocal.metrics.resampling dualfocal.metrics.rows.as_rows dualfocal.metrics.scan.scan
-    """,
     # A wrong translation of an operator, made from the right one.
     "integrations/test_onnx.py": "dualfocal.integrations.onnx._operators.search_sorted",
     # Files: crashes between two steps of writing, checksums, and the memory limits of containers.
