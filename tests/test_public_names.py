@@ -36,8 +36,8 @@ PUBLIC = {
         compare compare_auroc corp holm linear_calibration
         BinStats BinnedPredictions CalibrationMonitor Choices ClusteredConfidences ClusteredPredictions MonitorBatch
         ShiftSet TokenConfidences
-        Auroc AurocDifference BrierDecomposition ChoiceEvaluation Comparison Corp Difference Evaluation Floor
-        GroupEvaluation Inference LabelEvaluation LinearCalibration MultilabelEvaluation RiskCoverage ShiftEvaluation
+        Auroc BrierDecomposition ChoiceEvaluation Comparison Corp Difference Evaluation Floor
+        GroupEvaluation Inference MultilabelEvaluation RiskCoverage ShiftEvaluation
         ShiftScores TokenEvaluation
     """,
     "dualfocal.calibrators": """
@@ -48,13 +48,13 @@ PUBLIC = {
         make_multilabel_calibrator
         compare_calibrators compare_multilabel_calibrators apply_calibrator calibrate_shift
         load_calibrator save_calibrator CalibratedModel log_probs
-        Application CalibratorComparison FitReport MethodScore MultilabelComparison Note ShiftCalibration
+        CalibratorComparison MethodScore MultilabelComparison Note ShiftCalibration
     """,
     "dualfocal.predictions": """
         load_choices load_multilabel_predictions load_predictions save_predictions
         merge_predictions rewrite_predictions check_same_labels
         bin_predictions stream_predictions PredictionStream
-        open_dense_folder is_dense_folder DenseFolder DenseImage
+        open_dense_folder is_dense_folder DenseFolder
         find_run_folders is_finished_run is_run_folder predictions_file
         ChoicePredictions Predictions PredictionsError Reading TooLargeError
     """,
@@ -68,12 +68,12 @@ PUBLIC = {
     "dualfocal.tables": "Table printable quantity",
     "dualfocal.cli": "app main",
     "dualfocal.integrations.hf": """
-        TrainerLoss loss_func
+        loss_func
         EvalPrediction compute_lm_metrics compute_metrics lm_statistics
         count_tokens evaluate_causal_lm scan_causal_lm
     """,
     "dualfocal.integrations.lightning": "CalibrationCallback checkpoint_calibrator",
-    "dualfocal.integrations.onnx": "BOUNDS OnnxAgreement export_onnx",
+    "dualfocal.integrations.onnx": "BOUNDS export_onnx",
     "dualfocal.integrations.ray_data": "bin_dataset evaluate_dataset",
     "dualfocal.integrations.sklearn": "ProbabilityCalibrator ReliabilityDisplay",
     "dualfocal.integrations.sql": "PredictionTable bin_table evaluate_table reduction_query",

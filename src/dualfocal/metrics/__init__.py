@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from dualfocal._extras import import_extra
-from dualfocal.metrics.auroc import Auroc, AurocDifference, auroc, compare_auroc
+from dualfocal.metrics.auroc import Auroc, auroc, compare_auroc
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
 from dualfocal.metrics.choices import ChoiceEvaluation, Choices, evaluate_choices, evaluate_tasks
@@ -13,11 +13,11 @@ from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.result import Floor, Inference
-from dualfocal.metrics.linear import LinearCalibration, linear_calibration
+from dualfocal.metrics.linear import linear_calibration
 from dualfocal.metrics.monitor.batch import MonitorBatch
 from dualfocal.metrics.monitor.calibration_monitor import CalibrationMonitor
 from dualfocal.metrics.multilabel.evaluation import evaluate_multilabel
-from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
+from dualfocal.metrics.multilabel.result import MultilabelEvaluation
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.risk_coverage import RiskCoverage
@@ -51,7 +51,6 @@ __all__ = [
     "METRICS",
     "AdaptiveCalibrationError",
     "Auroc",
-    "AurocDifference",
     "BinStats",
     "BinnedPredictions",
     "BrierDecomposition",
@@ -70,8 +69,6 @@ __all__ = [
     "Floor",
     "GroupEvaluation",
     "Inference",
-    "LabelEvaluation",
-    "LinearCalibration",
     "MaximumCalibrationError",
     "Metric",
     "MonitorBatch",

@@ -11,7 +11,7 @@ from 1.
 from dualfocal.predictions._formats.interface import PredictionsError, TooLargeError
 from dualfocal.predictions.alignment import check_same_labels, merge_predictions
 from dualfocal.predictions.choices import ChoicePredictions, load_choices
-from dualfocal.predictions.dense import DenseFolder, DenseImage, is_dense_folder, open_dense_folder
+from dualfocal.predictions.dense import DenseFolder, is_dense_folder, open_dense_folder
 from dualfocal.predictions.loading import Predictions, load_predictions
 from dualfocal.predictions.multilabel import load_multilabel_predictions
 from dualfocal.predictions.reading import Reading, find_run_folders, is_finished_run, is_run_folder, predictions_file
@@ -21,7 +21,6 @@ from dualfocal.predictions.streaming import PredictionStream, bin_predictions, s
 __all__ = [
     "ChoicePredictions",
     "DenseFolder",
-    "DenseImage",
     "PredictionStream",
     "Predictions",
     "PredictionsError",
