@@ -1,5 +1,6 @@
 import os
 import signal
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -30,3 +31,11 @@ collect_ignore = [
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def warn_again() -> Callable[[], None]:
+    """Forget that dual focal loss has warned of two classes, which it does once in a process."""
+    from dualfocal.losses import _two_classes
+
+    return _two_classes._warn_once.cache_clear

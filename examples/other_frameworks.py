@@ -33,7 +33,6 @@ from sklearn.model_selection import train_test_split
 
 from dualfocal import compare_calibrators, evaluate, load_calibrator
 from dualfocal.calibrators import apply_calibrator, make_calibrator, save_calibrator
-from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.predictions import load_predictions, rewrite_predictions
 from dualfocal.report import write_report
 
@@ -66,7 +65,7 @@ def main(folder: Path) -> None:
     val = load_predictions(folder / "val.npz")  # choose and fit on validation samples, score on test samples
     comparison = compare_calibrators(val.values, val.target, METHODS, input=val.input)
     print(f"{comparison}\n")
-    if comparison.recommended == UNCALIBRATED:
+    if comparison.recommended == "uncalibrated":
         return
     calibrator = make_calibrator(comparison.recommended).fit(val.values, val.target, input=val.input)
     calibrator.class_names = val.class_names

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -24,6 +25,12 @@ def draw_logits(
     logits = (scale * torch.randn(num_samples, num_classes, generator=generator)).to(dtype)
     target = torch.multinomial((logits.float() / overconfidence).softmax(1), 1, generator=generator)[:, 0]
     return logits, target
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities of each row, in float64."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
+    return shifted / shifted.sum(1, keepdims=True)
 
 
 def write_run(folder: Path, parts: Mapping[str, tuple[Tensor, Tensor]]) -> Path:

@@ -8,10 +8,8 @@ from causal_lms import VOCABULARY, SmallLM, oracle, padded, texts
 from torch import Tensor, nn
 
 from dualfocal.calibrators import TemperatureScaling
-from dualfocal.integrations.hf.causal_lm import count_tokens, evaluate_causal_lm, scan_causal_lm
-from dualfocal.metrics import evaluate
-from dualfocal.metrics.states.token_confidences import TokenConfidences
-from dualfocal.metrics.states.token_result import TokenEvaluation
+from dualfocal.integrations.hf import count_tokens, evaluate_causal_lm, scan_causal_lm
+from dualfocal.metrics import TokenConfidences, TokenEvaluation, evaluate
 
 COUNTS = torch.randint(0, 300, (VOCABULARY,), generator=torch.Generator().manual_seed(9))
 

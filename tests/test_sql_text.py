@@ -1,16 +1,15 @@
 """SQL is built without a database: names and texts are quoted, arguments are checked, columns have types."""
 
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from dualfocal.integrations.sql import reduction_query
-from dualfocal.integrations.sql._quoting import identifier, literal, relation
-from dualfocal.integrations.sql._types import column_type
-from dualfocal.integrations.sql.databases import open_database, without_password
+from dualfocal.cli import main
+from dualfocal.integrations.sql import PredictionTable, reduction_query
 from dualfocal.predictions import PredictionsError
-from dualfocal.predictions.columns import find_columns
 
 HOSTILE = 'x"; DROP TABLE victims; --'
 
@@ -29,20 +28,18 @@ def test_hostile_names_and_labels_stay_in_quotes() -> None:
 
 
 def test_quoting() -> None:
-    assert (identifier('a"b'), literal("a'b"), literal("a\\'b")) == ('"a""b"', "'a''b'", "E'a\\\\''b'")
-    for quote in (identifier, literal):
+    query = reduction_query('main.my "table"', ['a"b', "c"], "y", class_labels=["it's", "back\\slash"])
+    for text in ('"main"."my ""table"""', '"a""b"', "'it''s'", "E'back\\\\slash'"):
+        assert text in query
+    for options in ({"values": ["a\0b", "c"]}, {"values": ["a", "b"], "class_labels": ["a\0b", "c"]}):
         with pytest.raises(ValueError, match="null character"):
-            quote("a\0b")
+            reduction_query("t", target="y", **options)
 
 
 @pytest.mark.parametrize("query", ["SELECT 1", " select 1 ", "WITH a AS (SELECT 1) SELECT 1", "FROM t", "(SELECT 1)"])
 def test_a_query_is_put_in_parentheses(query: str) -> None:
-    assert relation(query + "; ") == f"(\n{query.strip()}\n)"
-
-
-def test_a_table_is_quoted_part_by_part() -> None:
-    assert relation("selection") == '"selection"'
-    assert relation("main.my table") == '"main"."my table"'
+    assert f"(\n{query.strip()}\n)" in reduction_query(query + "; ", ["a", "b"], "y")
+    assert '"selection"' in reduction_query("selection", ["a", "b"], "y")
 
 
 @pytest.mark.parametrize(
@@ -65,58 +62,94 @@ def test_wrong_arguments_are_refused(arguments: dict[str, object]) -> None:
         reduction_query("t", target="y", **arguments)
 
 
-def test_types_of_duckdb_and_postgresql() -> None:
-    codes = [
-        "FLOAT",
-        "DOUBLE",
-        "DECIMAL(5,2)",
-        "UTINYINT",
-        "HUGEINT",
-        "VARCHAR",
-        "BOOLEAN",
-        "ENUM('INT')",
-        700,
-        701,
-        25,
-    ]
-    names = [column_type(code).name for code in codes]
-    assert names == ["float32", "float64", *["number"] * 3, "text", "boolean", "text", "float32", "float64", "text"]
-    assert [column_type(code).is_array for code in ("FLOAT[]", "FLOAT[10]", 1022, "FLOAT")] == [True, True, True, False]
+class Described:
+    """A connection to a table of which only the columns are known: names and types, as a driver describes them."""
+
+    def __init__(self, *columns: tuple[str, object]) -> None:
+        self.description = columns
+
+    def execute(self, query: str) -> "Described":
+        return self
+
+    def fetchall(self) -> list[tuple[int]]:
+        return [(3,)]  # the length of arrays
+
+
+TYPES = {"FLOAT": "float32", 700: "float32", "DOUBLE": "float64", 701: "float64"}
+TYPES |= dict.fromkeys(["DECIMAL(5,2)", "UTINYINT", "HUGEINT"], "float64")
+TYPES |= dict.fromkeys(["VARCHAR", "BOOLEAN", "ENUM('INT')", 25])  # no numbers
+
+
+@pytest.mark.parametrize(("code", "dtype"), TYPES.items())
+def test_types_of_duckdb_and_postgresql(code: object, dtype: str | None) -> None:
+    connection = Described(("prob_0", code), ("prob_1", code), ("label", "INTEGER"))
+    if dtype is None:
+        with pytest.raises(PredictionsError, match="must be numbers"):
+            PredictionTable.find(connection, "t")
+    else:
+        assert PredictionTable.find(connection, "t").dtype == dtype
+
+
+@pytest.mark.parametrize(("code", "length"), [("FLOAT[]", 3), ("FLOAT[10]", 3), (1022, 3), ("FLOAT", None)])
+def test_a_column_may_hold_arrays(code: object, length: int | None) -> None:
+    table = PredictionTable.find(Described(("probs", code), ("label", "INTEGER")), "t")
+    assert table.array_length == length
 
 
 def test_columns_are_found_as_in_files() -> None:
-    columns = find_columns("t", ["id", "p2", "p1", "y", "region"], group="region")
-    assert (columns.values, columns.class_names, columns.target) == (("p1", "p2"), ("1", "2"), "y")
-    assert not find_columns("t", ["prob_dog", "prob_cat", "y"]).numbers_are_positions
+    def found(*names: str, **options: str) -> PredictionTable:
+        columns = [(name, "INTEGER" if name == "y" else "DOUBLE") for name in names]
+        return PredictionTable.find(Described(*columns), "t", **options)
+
+    table = found("id", "p2", "p1", "y", "region", group="region")
+    assert (table.taken, table.class_labels) == (
+        "probabilities from 2 columns 'p1' to 'p2' (float64), labels from 'y' (0 = 1, 1 = 2), groups from 'region'",
+        (1, 2),
+    )
+    with pytest.raises(PredictionsError, match="give the columns in class order"):
+        found("prob_dog", "prob_cat", "y")
     with pytest.raises(PredictionsError, match="--probs"):
-        find_columns("t", ["cat", "dog", "label"])
+        found("cat", "dog", "label")
     with pytest.raises(PredictionsError, match="no column 'x'"):
-        find_columns("t", ["p0", "p1", "y"], target="x")
+        found("p0", "p1", "y", target="x")
 
 
-def test_passwords_are_hidden() -> None:
-    texts = ["postgresql://ann:p@ss/w:ord@host/db", "host=h password=secret", "postgresql://h/db?password=secret&x=1"]
-    hidden = ["postgresql://ann:***@host/db", "host=h password=***", "postgresql://h/db?password=***&x=1"]
-    assert [without_password(text) for text in texts] == hidden
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The message of ``dualfocal evaluate ... --sql`` if it is refused."""
+    with pytest.raises(SystemExit):
+        main(["evaluate", *arguments, "--sql", "SELECT 1"])
+    return capsys.readouterr().err
 
 
-def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
-    with pytest.raises(ValueError, match=re.escape('pip install "dualfocal[sql]"')), open_database(None):
-        pass
+def test_a_missing_driver_names_the_extra(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    assert 'pip install "dualfocal[sql]"' in refusal(capsys)
 
 
-def test_a_place_that_is_no_database_is_named_without_its_password() -> None:
-    place = "host=h user=ann password=secret"
-    pytest.importorskip("duckdb", reason="pip install duckdb")
-    with pytest.raises(ValueError, match="no such DuckDB file") as error, open_database(place):
-        pass
-    assert "secret" not in str(error.value)
+PLACES = {
+    "postgresql://ann:p@ss/w:ord@host/db": "postgresql://ann:***@host/db",
+    "postgresql://h/db?password=secret&x=1": "postgresql://h/db?password=***&x=1",
+    "host=h user=ann password=secret": "host=h user=ann password=***",
+}
 
 
-def test_a_prediction_file_is_no_database(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_passwords_are_hidden(capsys, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """With drivers that cannot connect."""
+
+    def connect(place: str) -> None:
+        raise OSError(f"no answer from {place}")
+
+    for name in ("duckdb", "psycopg"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(Error=OSError, connect=connect))
+    message = " ".join(refusal(capsys, place).split())
+    assert PLACES[place] in message
+    assert "secret" not in message
+    assert "w:ord" not in message
+
+
+def test_a_prediction_file_is_no_database(capsys, tmp_path: Path) -> None:
     pytest.importorskip("duckdb", reason="pip install duckdb")
     path = tmp_path / "a.csv"
     path.write_text("prob_0,prob_1,label\n0.5,0.5,1\n")
-    with pytest.raises(ValueError, match=r"is not a DuckDB file; .* SELECT . FROM '.*a.csv'"), open_database(str(path)):
-        pass
+    assert re.search(r"is not a DuckDB file; .* SELECT . FROM '.*a.csv'", refusal(capsys, str(path)))

@@ -14,8 +14,7 @@ from torch import Tensor
 from dualfocal.calibrators import Calibrator, MethodScore, Note, compare_calibrators, make_calibrator
 from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators.comparison import advise, recommend
-from dualfocal.metrics.comparison import Difference
-from dualfocal.metrics.evaluation import evaluate
+from dualfocal.metrics import Difference, evaluate
 
 
 class Idle(Calibrator):

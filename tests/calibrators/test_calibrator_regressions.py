@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from case_loops import for_each
+from samples import draw_logits
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import (
@@ -24,23 +25,17 @@ from dualfocal.calibrators import (
 from dualfocal.cli import main
 
 
-def drawn(n: int, num_classes: int, seed: int = 0):
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(n, num_classes, generator=generator)
-    return logits, torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
-
-
 @for_each(make=[MatrixScaling, DirichletCalibration])
 def test_a_matrix_undoes_a_permutation_though_no_temperature_helps(make) -> None:
-    logits, target = drawn(5000, 4)
+    logits, target = draw_logits(5000, 4)
     calibrator = make().fit(logits, (target + 1) % 4)
-    fresh, fresh_target = drawn(5000, 4, seed=1)
+    fresh, fresh_target = draw_logits(5000, 4, seed=1)
     assert M.nll(calibrator(fresh), (fresh_target + 1) % 4) < M.nll(fresh, fresh_target) + 0.01
     assert [note.kind for note in calibrator.report.notes] == ["no_help"]
 
 
 def test_vector_scaling_turns_logits_that_say_the_contrary() -> None:
-    logits, target = drawn(5000, 4)
+    logits, target = draw_logits(5000, 4)
     assert M.nll(VectorScaling().fit(-logits, target)(-logits), target) < M.nll(logits, target) + 0.01
 
 
@@ -75,7 +70,7 @@ def test_mixtures_count_the_ties_that_rounding_makes() -> None:
 
 def test_the_recommended_method_is_the_best_or_helps_significantly() -> None:
     for seed in range(8):
-        logits, _ = drawn(80, 3, seed)
+        logits, _ = draw_logits(80, 3, seed=seed)
         target = torch.multinomial((logits + torch.tensor([0.8, 0.0, 0.0])).softmax(1), 1)[:, 0]
         result = compare_calibrators(logits, target, ["temperature", "platt"], repeats=1)
         advised = result[result.recommended]
@@ -100,7 +95,7 @@ def test_the_uncalibrated_ece_equals_the_metric() -> None:
 
 
 def test_options_of_numpy_are_saved_and_foreign_classes_refused(tmp_path) -> None:
-    logits, target = drawn(100, 3)
+    logits, target = draw_logits(100, 3)
     path = tmp_path / "c.npz"
     save_calibrator(HistogramBinning(np.int64(5)).fit(logits, target), path)
     assert load_calibrator(path).num_bins == 5
@@ -115,7 +110,7 @@ def test_options_of_numpy_are_saved_and_foreign_classes_refused(tmp_path) -> Non
 
 
 def test_an_infinite_likelihood_is_saved(tmp_path) -> None:
-    logits, target = drawn(100, 3)
+    logits, target = draw_logits(100, 3)
     logits[0, target[0]] = -torch.inf
     path = tmp_path / "c.npz"
     calibrator = PlattScaling().fit(logits, target)
@@ -126,7 +121,7 @@ def test_an_infinite_likelihood_is_saved(tmp_path) -> None:
 
 @for_each(labelled=[True, False])
 def test_apply_refuses_rows_without_a_finite_calibrated_value(tmp_path, capsys, labelled) -> None:
-    logits, target = drawn(100, 3)
+    logits, target = draw_logits(100, 3)
     save_calibrator(MatrixScaling().fit(logits, target), tmp_path / "c.npz")
     logits[7, 2], target[7] = -torch.inf, 0
     arrays = {"logits": logits.numpy(), **({"target": target.numpy()} if labelled else {})}
@@ -141,7 +136,7 @@ def test_apply_refuses_rows_without_a_finite_calibrated_value(tmp_path, capsys, 
 @for_each(command=["calibrate", "apply"])
 def test_labels_of_another_shape_are_one_line(tmp_path, capsys, command) -> None:
     np.savez(tmp_path / "a.npz", logits=np.random.randn(8, 3, 4, 5), target=np.zeros(8, dtype=np.int64))
-    save_calibrator(TemperatureScaling().fit(*drawn(100, 3)), tmp_path / "c.npz")
+    save_calibrator(TemperatureScaling().fit(*draw_logits(100, 3)), tmp_path / "c.npz")
     arguments = [tmp_path / "c.npz", tmp_path / "a.npz"] if command == "apply" else [tmp_path / "a.npz"]
     out = "b.npz" if command == "apply" else "d.npz"
     with pytest.raises(SystemExit) as ended:
@@ -151,7 +146,7 @@ def test_labels_of_another_shape_are_one_line(tmp_path, capsys, command) -> None
 
 
 def test_reports_are_strict_json(tmp_path, capsys) -> None:
-    logits, target = drawn(100, 3)
+    logits, target = draw_logits(100, 3)
     np.savez(tmp_path / "a.npz", logits=logits.numpy(), target=target.numpy())
     with pytest.raises(SystemExit):
         main(["calibrate", str(tmp_path / "a.npz"), "--out", str(tmp_path / "c.npz"), "--json"])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from calibrator_cases import draw, sample
 from case_loops import for_each
+from samples import draw_logits
 from torch import Tensor
 
 from dualfocal import metrics as M
@@ -21,7 +22,6 @@ from dualfocal.calibrators import (
     log_probs,
     make_calibrator,
 )
-from dualfocal.calibrators import _scoring as scoring
 from dualfocal.calibrators._fit_report import Fit
 
 METHODS = ["temperature", "vector", "isotonic"]
@@ -48,6 +48,21 @@ def spy() -> Spy:
     Spy.fits.clear()
     Spy.asked.clear()
     return Spy()
+
+
+def test_folds_keep_clusters_whole(spy) -> None:
+    logits, target = sample(300, 3)
+    cluster = np.minimum(np.arange(300), 100 + np.arange(300) // 3)
+    cluster_of = dict(zip(logits[:, 0].tolist(), cluster.tolist(), strict=True))
+    compare_calibrators(logits, target, {"spy": spy}, folds=5, repeats=2, clusters=cluster)
+    folds = [sorted(asked[:, 0].tolist()) for _, asked in Spy.asked]
+    assert [len(fold) for fold in folds] == [60] * 10
+    assert folds[:5] != folds[5:]
+    for fitted, asked in Spy.asked:
+        seen, scored = ({cluster_of[value] for value in part.float().tolist()} for part in (fitted, asked[:, 0]))
+        assert seen.isdisjoint(scored)
+    with pytest.raises(ValueError, match="need at least 5 of them, got 4 with labels"):
+        compare_calibrators(logits, target, {"spy": spy}, folds=5, clusters=np.arange(300) % 4)
 
 
 def test_no_sample_is_scored_by_a_fit_that_saw_it(spy) -> None:
@@ -162,9 +177,7 @@ def test_order_and_differences() -> None:
 
 
 def test_cross_validated_intervals_include_the_variation_of_the_fits() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(2000, 5, generator=generator)
-    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(2000, 5)
     result = compare_calibrators(logits, target, ["temperature", "histogram"])
     # About k / N for a fit of k parameters to N samples.
     assert 0.3 < 2000 * result["temperature"].optimism < 3
@@ -388,15 +401,11 @@ def test_validation_data_of_other_classes_are_an_error() -> None:
         compare_calibrators(*sample(100, 4), METHODS, validation=sample(100, 3))
 
 
-def test_a_known_evaluation_is_not_computed_again(monkeypatch) -> None:
+def test_a_known_evaluation_is_not_computed_again() -> None:
     logits, target = sample(200, 3)
     expected = compare_calibrators(logits, target, ["temperature"])
     known = M.evaluate(logits, target, inference=True)
-    calls = []
-    plain = scoring.evaluate_rows
-    monkeypatch.setattr(scoring, "evaluate_rows", lambda *args, **options: calls.append(1) or plain(*args, **options))
     got = compare_calibrators(logits, target, ["temperature"], evaluation=known)
-    assert len(calls) == 2  # one for each repeat of temperature scaling
     assert got["uncalibrated"].evaluation is known
     assert got.to_dict() == expected.to_dict()
     published = M.evaluate(logits, target, inference=True, convention="published")

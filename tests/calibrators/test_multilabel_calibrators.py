@@ -18,10 +18,10 @@ from dualfocal.calibrators import (
     MultilabelTemperature,
     compare_multilabel_calibrators,
     load_calibrator,
+    log_probs,
     make_multilabel_calibrator,
     save_calibrator,
 )
-from dualfocal.calibrators.inputs import log_probs
 from dualfocal.metrics import evaluate
 
 SLOPE, SHIFT = torch.tensor([2.0, 1.0, 0.5]), torch.tensor([0.0, 1.5, -1.0])

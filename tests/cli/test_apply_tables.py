@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from samples import draw_logits
 
 from dualfocal.calibrators import TemperatureScaling, load_calibrator, save_calibrator
 from dualfocal.predictions import load_predictions
@@ -20,9 +21,7 @@ LOGITS = np.array([[2.0, 0.5, -1.0], [0.25, 1.0, 3.0], [-2.0, 0.0, 0.5], [1.0, 1
 
 @pytest.fixture(autouse=True)
 def _calibrator(_folder):
-    generator = torch.Generator().manual_seed(0)
-    logits = 4 * torch.randn(200, 3, generator=generator)
-    target = torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(200, 3, scale=4, overconfidence=2)
     save_calibrator(TemperatureScaling().fit(logits, target), "cal.npz")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from samples import draw_logits
 from torch import Tensor
 
 from dualfocal import metrics
@@ -28,9 +29,7 @@ NAMES = ("cat", "dog", "emu", "fox")
 
 def drawn(n: int = 300, sharpness: float = 2.0, seed: int = 0, num_classes: int = 4) -> tuple[Tensor, Tensor]:
     """Logits that are too sharp by this factor, and labels."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(n, num_classes, generator=generator)
-    return logits, torch.multinomial((logits / sharpness).softmax(1), 1, generator=generator)[:, 0]
+    return draw_logits(n, num_classes, seed=seed, overconfidence=sharpness)
 
 
 def saved(name: str, values: Tensor, target: Tensor | None = None, *, input: str = "logits", **options: object) -> str:

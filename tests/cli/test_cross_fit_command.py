@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from samples import draw_logits
 from torch import Tensor
 
 from dualfocal import plots
@@ -29,9 +30,7 @@ def calibration(record):
 
 def drawn(n: int = 300, sharpness: float = 2.5, seed: int = 0, num_classes: int = 4) -> tuple[Tensor, Tensor]:
     """Logits that are too sharp by this factor, and labels."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(n, num_classes, generator=generator)
-    return logits, torch.multinomial((logits / sharpness).softmax(1), 1, generator=generator)[:, 0]
+    return draw_logits(n, num_classes, seed=seed, overconfidence=sharpness)
 
 
 def npz(name: str, logits: Tensor, target: Tensor, kind: str = "logits", **others: np.ndarray) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from samples import draw_logits, softmax
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from dualfocal import __version__, metrics
@@ -34,9 +35,7 @@ def records(record):
 
 def drawn(n: int, sharpness: float = 1.0, seed: int = 0, num_classes: int = 5) -> tuple[np.ndarray, np.ndarray]:
     """Logits and labels: sharpness 1 is calibrated, 2 twice too confident, 0.5 half as confident as it should be."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(n, num_classes, generator=generator)
-    target = torch.multinomial((logits / sharpness).softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(n, num_classes, seed=seed, overconfidence=sharpness)
     return logits.numpy(), target.numpy()
 
 
@@ -49,10 +48,6 @@ def npz(name: str, logits: np.ndarray, target: np.ndarray, **others: np.ndarray)
 def npz_of_probs(name: str, probs: np.ndarray, target: np.ndarray) -> str:
     np.savez(name, probs=probs, target=target)
     return name
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    return torch.from_numpy(logits).double().softmax(1).numpy()
 
 
 def by_hand_ece(probs: np.ndarray, target: np.ndarray, num_bins: int) -> float:
@@ -218,6 +213,15 @@ def test_the_label_of_class_1_is_named(run):
     assert "Probabilities of class sick too high" in out
     assert "The metrics are about the probability of class sick" in out
     assert "class 1" not in run("evaluate", "a.csv", *options, "--binary", "top_label")[0]
+    assert "Brier score of class 1" in " ".join(out.split())
+    assert "probability and frequency" in " ".join(out.split())
+
+
+def test_groups_of_class_1_have_probabilities_and_frequencies(run):
+    scores, target = drawn(400, num_classes=2)
+    np.savez("a.npz", probs=softmax(scores)[:, 1], target=target, side=np.arange(400) % 2)
+    out, _ = run("evaluate", "a.npz", "--binary", "positive", "--group-by", "side")
+    assert "prob - freq" in out
 
 
 def test_ignored_labels_count_nothing(records):
@@ -655,9 +659,7 @@ def test_one_sample_and_one_group_are_named_in_the_singular(run):
 
 
 def test_fail_over_is_a_gate(run, refused):
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(2000, 4, generator=generator)
-    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(2000, 4)
     for name, sharpness in (("good.npz", 1.0), ("sharp.npz", 3.0)):
         np.savez(name, logits=sharpness * logits, target=target)
     run("evaluate", "good.npz", "--fail-over", "0.03")

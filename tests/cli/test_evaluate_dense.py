@@ -1,7 +1,6 @@
 """`dualfocal evaluate FOLDER` of arrays and masks."""
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import PIL.Image
 import pytest
 
 from dualfocal import metrics
-from dualfocal.metrics.dense import ImageGap, class_calibration, evaluate_images, near_boundary
 from dualfocal.plots import overconfidence_map
 from dualfocal.predictions import PredictionsError, open_dense_folder
 
@@ -85,24 +83,28 @@ def slow_boundary(classes: np.ndarray, width: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("width", [1, 2, 5])
-def test_boundary_by_a_loop_over_pixels(width):
+def test_boundary_by_a_loop_over_pixels(width, record):
     classes = np.random.default_rng(0).integers(0, 2, (9, 14)).repeat(3, 0).repeat(3, 1)
-    assert np.array_equal(near_boundary(classes, width), slow_boundary(classes, width))
+    Path("one").mkdir()
+    np.savez("one/a.npz", logits=5.0 * (classes == np.arange(2)[:, None, None]), target=classes)
+    [result] = record("evaluate", "one", "--boundary", width, "--no-inference")["files"]
+    number = int(slow_boundary(classes, width).sum())
+    assert (result["boundary"]["num_samples"], result["interior"]["num_samples"]) == (number, classes.size - number)
 
 
-def test_classes_by_a_loop_over_pixels():
-    images = [(str(i), *scene(i)) for i in range(4)]
-    state = evaluate_images(images, ignore_index=255).total.binned
+def test_classes_by_a_loop_over_pixels(folder, record):
+    [result] = record("evaluate", folder, "--ignore-index", "255", "--no-inference")["files"]
     counts = np.zeros((3, CLASSES))
-    for _, logits, labels in images:
+    for logits, labels in map(scene, range(IMAGES)):
         probs = np.exp(logits.astype(float)) / np.exp(logits.astype(float)).sum(0)
         for y, x in np.argwhere(labels != 255):
             counts[0, labels[y, x]] += 1
             counts[1] += probs[:, y, x]
             counts[2, probs[:, y, x].argmax()] += 1
-    for one in class_calibration(state):
-        got = (one.occurs, one.probability, one.predicted)
-        assert got == pytest.approx(counts[:, one.index] / state.num_samples, abs=1e-8)
+    assert sorted(one["class"] for one in result["classes"]) == [0, 1, 2]
+    for one in result["classes"]:
+        got = (one["occurs"], one["probability"], one["predicted"])
+        assert got == pytest.approx(counts[:, one["class"]] / result["num_samples"], abs=1e-8)
 
 
 def test_archives_and_given_names_give_the_same_numbers(folder, record):
@@ -248,12 +250,17 @@ def test_a_folder_without_predictions_is_refused():
         open_dense_folder("empty")
 
 
-def test_an_image_without_labels_is_no_cluster():
+def test_an_image_without_labels_is_no_cluster(run):
     logits, labels = scene(0)
-    dense = evaluate_images([("a", logits, labels), ("b", logits, np.full_like(labels, 255))], ignore_index=255)
-    assert [image.name for image in dense.images] == ["a"]
-    assert dense.total.num_clusters == 1
-    assert math.isclose(ImageGap("x", 1, 0.7, 0.5).overconfidence, 0.2)
+    Path("two").mkdir()
+    np.savez("two/a.npz", logits=logits, target=labels)
+    np.savez("two/b.npz", logits=logits, target=np.full_like(labels, 255))
+    out, err = run("evaluate", "two", "--ignore-index", "255", "--json")
+    [result] = json.loads(out)["files"]
+    assert [image["name"] for image in result["images"]] == ["a"]
+    [image] = result["images"]
+    assert image["overconfidence"] == pytest.approx(image["confidence"] - image["accuracy"])
+    assert "Only one image has labels" in err
 
 
 def test_a_folder_without_any_label_is_refused(folder, run):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from dualfocal import metrics
-from dualfocal._startup import begin_startup
 
 
 @pytest.fixture
@@ -42,13 +41,19 @@ def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(module, file
     assert [line for line in (*lines, *err.splitlines()) if not line.startswith("import time:")] == []
 
 
-def test_ctrl_c_stays_ignored_in_a_background_job():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def test_ctrl_c_stays_ignored_in_a_background_job(file):
+    arguments = [sys.executable, "-X", "importtime", "-m", "dualfocal", "evaluate", file, "--no-inference"]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the child inherits
     try:
-        begin_startup()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     finally:
         signal.signal(signal.SIGINT, before)
+    with child:
+        next(line for line in child.stderr if re.search(r"\| +torch\.nn\.functional$", line.rstrip()))
+        child.send_signal(signal.SIGINT)
+        out, _ = child.communicate()
+    assert child.returncode == 0
+    assert "200 samples" in out
 
 
 # Output that cannot be written

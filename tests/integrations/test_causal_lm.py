@@ -8,7 +8,7 @@ from causal_lms import VOCABULARY, oracle, padded, texts
 from torch import nn
 
 from dualfocal.integrations import hf
-from dualfocal.metrics.states.token_confidences import TokenConfidences
+from dualfocal.metrics import TokenConfidences
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 if os.environ.get("DUALFOCAL_INTEGRATIONS") != "required":  # in make test-integrations, a missing library is a failure

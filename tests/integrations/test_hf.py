@@ -283,10 +283,8 @@ def test_outputs_of_another_task_are_an_error():
         hf.loss_func()({"hidden": text()}, text())
 
 
-def test_the_warning_about_two_classes_stays():
-    from dualfocal.losses import _two_classes
-
-    _two_classes._warn_once.cache_clear()
+def test_the_warning_about_two_classes_stays(warn_again):
+    warn_again()
     with pytest.warns(UserWarning, match="two classes"):
         hf.loss_func()({"logits": torch.zeros(4, 2)}, torch.tensor([0, 1, 0, 1]))
 

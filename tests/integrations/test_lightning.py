@@ -15,9 +15,7 @@ from torch.utils.data import DataLoader
 
 from dualfocal import TemperatureScaling, evaluate, load_calibrator
 from dualfocal.integrations.lightning import CalibrationCallback, checkpoint_calibrator
-from dualfocal.integrations.lightning import callback as module
-from dualfocal.integrations.lightning._kept_rows import KeptRows
-from dualfocal.metrics import BinnedPredictions, ece
+from dualfocal.metrics import ece
 
 if os.environ.get("DUALFOCAL_INTEGRATIONS") != "required":  # in make test-integrations, a missing library is a failure
     pytest.importorskip("lightning", reason="make test-integrations installs it")
@@ -280,7 +278,7 @@ def test_wrong_options_are_an_error(options, message):
 
 
 def test_without_lightning_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(module, "Callback", object)
+    monkeypatch.setattr("dualfocal.integrations.lightning.callback.Callback", object)
     with pytest.raises(ImportError, match=re.escape('pip install "dualfocal[lightning]"')):
         CalibrationCallback()
 
@@ -341,15 +339,14 @@ def test_a_missing_checkpoint_and_a_folder_are_one_line(tmp_path):
             checkpoint_calibrator(path)
 
 
-@pytest.mark.parametrize("limit", [1, 7, 16, 100])
-def test_kept_rows_are_evenly_spread_and_at_most_the_limit(limit):
-    kept, rows = KeptRows(limit), torch.arange(100)
-    for batch in rows.split([3, 30, 1, 40, 26]):
-        kept.add(batch[:, None].float(), batch)
-    values, target = kept.gathered()
-    assert torch.equal(values[:, 0].long(), target)
-    assert limit / 2 < len(target) <= limit
-    assert len(target.diff().unique()) <= 1
+@pytest.mark.parametrize(("limit", "stride"), [(NUM_VALIDATION, 1), (NUM_VALIDATION - 1, 2), (NUM_VALIDATION // 4, 4)])
+def test_kept_rows_are_evenly_spread_and_at_most_the_limit(limit, stride, tmp_path):
+    callback, model = CalibrationCallback(max_samples=limit), overconfident()
+    trainer(tmp_path, callbacks=[callback]).validate(model, loaders()[1], verbose=False)
+    inputs, target = VALIDATION.tensors
+    expected = TemperatureScaling().fit(logits_of(model, inputs)[::stride], target[::stride])
+    assert callback.calibrator.report.num_samples == expected.report.num_samples <= limit
+    assert float(callback.calibrator.temperature) == pytest.approx(float(expected.temperature), rel=1e-4)
 
 
 # Two processes
@@ -396,9 +393,3 @@ def test_two_processes_fit_and_save_the_same_temperature(pair):
     calibrator = load_calibrator(file)
     assert float(calibrator.temperature) == pair[0]["temperature"]
     assert calibrator.report.num_samples == NUM_VALIDATION
-
-
-def test_states_of_one_process_are_merged_as_they_are():
-    state = BinnedPredictions.from_predictions(LOGITS, TARGET)
-    assert module._merged(state) == state
-    assert module._merged(None) is None

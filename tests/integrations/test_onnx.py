@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # the exporter has warnings o
 import onnx  # noqa: E402
 import onnxruntime  # noqa: E402
 
-from dualfocal.integrations.onnx import BOUNDS, export, export_onnx  # noqa: E402
+from dualfocal.integrations.onnx import BOUNDS, export_onnx  # noqa: E402
 from dualfocal.integrations.onnx._operators import search_sorted  # noqa: E402
 
 ALL = (*NAMES, "vector+histogram", "beta+bbq")
@@ -194,7 +194,9 @@ def rounded(knots: Any, values: Any) -> Any:
 )
 def test_a_wrong_or_imprecise_search_is_refused_and_the_old_file_kept(name, wrong, path, monkeypatch) -> None:
     path.write_bytes(b"old")
-    monkeypatch.setattr(export, "translations", lambda: {torch.ops.aten.searchsorted.Tensor: wrong})
+    monkeypatch.setattr(
+        "dualfocal.integrations.onnx.export.translations", lambda: {torch.ops.aten.searchsorted.Tensor: wrong}
+    )
     calibrator = make_calibrator(name).fit(*sample(2000, 3, dtype=torch.float64))
     with pytest.raises(RuntimeError, match=r"not written: a calibrated probability .* differs from torch by"):
         export_onnx(calibrator, sample(3, 3, dtype=torch.float64)[0], path)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from samples import softmax
 
 from dualfocal.metrics import BinnedPredictions, evaluate
 
@@ -32,11 +33,6 @@ def predictions() -> tuple[np.ndarray, np.ndarray]:
     return logits, target
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    e = np.exp(logits - logits.max(1, keepdims=True))
-    return e / e.sum(1, keepdims=True)
-
-
 @pytest.mark.parametrize("blocks", [1, 7])
 def test_the_number_of_blocks_does_not_matter(predictions, blocks) -> None:
     logits, target = predictions
@@ -49,7 +45,7 @@ def test_the_number_of_blocks_does_not_matter(predictions, blocks) -> None:
 @pytest.mark.parametrize("as_lists", [True, False])
 def test_lists_and_one_column_per_class(predictions, as_lists) -> None:
     logits, target = predictions
-    probs = softmax(logits.astype(np.float64))
+    probs = softmax(logits)
     names = [f"p{c}" for c in range(CLASSES)]
     rows = [
         {"label": int(label), **({"p": p.tolist()} if as_lists else dict(zip(names, p.tolist(), strict=True)))}

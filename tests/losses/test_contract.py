@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dualfocal import losses as L
-from dualfocal.losses import _closed_form, _modulated
 
 PER_ROW = [name for name in WITH_SMOOTHED if name not in ("mmce", "kde_xe")]
 GAMMA_0 = {"cross_entropy": {}, "focal": {"gamma": 0.0}, "inverse_focal": {"gamma": 0.0}, "dual_focal": {"gamma": 0.0}}
@@ -76,7 +75,7 @@ def test_label_smoothing_is_a_mixture_of_targets(
 ) -> None:
     """The loss of every class, with its weight, times (1 - eps) y + eps / K; the mean is weighted by the labels."""
     if impl == "expression":
-        monkeypatch.setattr(_modulated, "is_concrete", lambda tensor: False)
+        monkeypatch.setattr("dualfocal.losses._modulated.is_concrete", lambda tensor: False)
     logits, target = problem(7)
     target[1], target[2] = 2, -100  # class 2 has weight 0
     kept = target != -100
@@ -193,8 +192,8 @@ def test_dimensions_are_rows(name: str) -> None:
 def test_ignored_rows_count_nothing(name: str, chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loss and gradient are the same as without the ignored rows, whatever their logits."""
     if chunked:
-        monkeypatch.setattr(_closed_form, "SMALL", 0)
-        monkeypatch.setattr(_closed_form, "CHUNK", 13)
+        monkeypatch.setattr("dualfocal.losses._closed_form.SMALL", 0)
+        monkeypatch.setattr("dualfocal.losses._closed_form.CHUNK", 13)
     logits, target = problem(6)
     kept = torch.tensor([True, False, True, True, False, True])
     target[~kept] = -100
@@ -335,7 +334,7 @@ def test_module_passes_every_option_on(case: tuple[str, dict[str, object]]) -> N
 
 
 def test_impl_torch_takes_the_expression(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_modulated, "closed_form", None)  # calling it would raise
+    monkeypatch.setattr("dualfocal.losses._modulated.closed_form", None)  # calling it would raise
     logits, target = problem(4)
     L.DualFocalLoss(impl="torch")(logits, target)
     with pytest.raises(TypeError):

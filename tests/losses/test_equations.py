@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from dualfocal import losses as L
-from dualfocal.losses import _closed_form, _two_classes
 
 SOFT_TARGETS = PER_SAMPLE + BATCH
 
@@ -17,8 +16,8 @@ SOFT_TARGETS = PER_SAMPLE + BATCH
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both eager implementations of the closed form, the second in chunks of two or three rows."""
     if request.param == "chunked":
-        monkeypatch.setattr(_closed_form, "SMALL", 0)
-        monkeypatch.setattr(_closed_form, "CHUNK", 13)
+        monkeypatch.setattr("dualfocal.losses._closed_form.SMALL", 0)
+        monkeypatch.setattr("dualfocal.losses._closed_form.CHUNK", 13)
     return request.param
 
 
@@ -146,9 +145,9 @@ def test_changing_the_target_before_a_second_backward_is_an_error(path: str) -> 
         torch.autograd.grad(loss, logits, create_graph=True)
 
 
-def test_jump_of_two_classes_and_its_one_warning() -> None:
+def test_jump_of_two_classes_and_its_one_warning(warn_again) -> None:
     """The loss just below and above p_k = 1/2 with gamma = 5: .022 and .684."""
-    _two_classes._warn_once.cache_clear()
+    warn_again()
     p = torch.tensor([0.499, 0.501], dtype=torch.float64)
     logits = torch.stack([p.log(), (1 - p).log()], 1)
     with pytest.warns(UserWarning, match="two classes"):
@@ -157,8 +156,8 @@ def test_jump_of_two_classes_and_its_one_warning() -> None:
     L.dual_focal_loss(logits, torch.tensor([0, 0]))  # no second warning, which would be an error here
 
 
-def test_no_warning_where_there_is_no_rival() -> None:
-    _two_classes._warn_once.cache_clear()
+def test_no_warning_where_there_is_no_rival(warn_again) -> None:
+    warn_again()
     logits, target = problem(c=2)
     L.dual_focal_loss(logits, target, 0.0)
     L.dual_focal_loss(logits, target, rival=0.1)

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from dualfocal import losses as L
-from dualfocal.losses import _two_classes
 
 WITH_GAMMA = {"focal": L.focal_loss, "inverse_focal": L.inverse_focal_loss, "dual_focal": L.dual_focal_loss}
 WEIGHT_HINT = "pass class weights as weight="
@@ -80,8 +79,8 @@ def test_forward_mode_in_gamma(name: str, soft: bool) -> None:
         torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, slope)
 
 
-def test_the_warning_of_two_classes_comes_again_when_it_was_an_error() -> None:
-    _two_classes._warn_once.cache_clear()
+def test_the_warning_of_two_classes_comes_again_when_it_was_an_error(warn_again) -> None:
+    warn_again()
     for _ in range(2):
         with pytest.raises(UserWarning, match="two classes"):  # pytest runs with warnings as errors
             L.dual_focal_loss(*problem(3, 2))
@@ -93,8 +92,8 @@ def test_the_warning_of_two_classes_comes_again_when_it_was_an_error() -> None:
 
 
 @for_each(call=[L.dual_focal_loss, L.DualFocalLoss(), L.AdaDualFocalLoss()])
-def test_the_warning_of_two_classes_points_to_the_caller(call) -> None:
-    _two_classes._warn_once.cache_clear()
+def test_the_warning_of_two_classes_points_to_the_caller(call, warn_again) -> None:
+    warn_again()
     with pytest.warns(UserWarning, match="two classes") as caught:
         call(*problem(3, 2))
     assert caught[0].filename == __file__

@@ -7,15 +7,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dualfocal import dual_focal_loss
-from dualfocal.losses import LinearDualFocalLoss, linear, linear_dual_focal_loss
+from dualfocal.losses import LinearDualFocalLoss, linear_dual_focal_loss
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "MIN_ROWS", 1)
-    monkeypatch.setattr(linear, "CHUNK_BYTES", 150)  # a few rows each
+    monkeypatch.setattr("dualfocal.losses.linear.MIN_ROWS", 1)
+    monkeypatch.setattr("dualfocal.losses.linear.CHUNK_BYTES", 150)  # a few rows each
 
 
 def sample(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -46,7 +46,7 @@ def test_equals_the_loss_of_the_logits(reduction, dtype, with_bias) -> None:
 
 def test_the_gradient_of_the_head_is_summed_in_float32(monkeypatch) -> None:
     """A thousand chunks of one row each, whose sum in bfloat16 would stop growing."""
-    monkeypatch.setattr(linear, "CHUNK_BYTES", 1)
+    monkeypatch.setattr("dualfocal.losses.linear.CHUNK_BYTES", 1)
     hidden = torch.ones(1000, 1, dtype=torch.bfloat16, device=DEVICE)
     weight = torch.zeros(2, 1, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
     target = torch.zeros(1000, dtype=torch.int64, device=DEVICE)

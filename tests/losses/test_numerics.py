@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dualfocal import losses as L
-from dualfocal.losses import _closed_form
 
 FAMILY = ("focal", "flsd", "inverse_focal", "dual_focal", "ada_focal", "ada_dual_focal")
 SATURATED = torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 0.0], [200.0, 0.0, 0.0], [0.0, 0.0, 0.0], [40.0, 39.0, 0.0]])
@@ -26,6 +25,22 @@ def published(logits: Tensor, target: Tensor, gamma: float) -> Tensor:
     p_k = p.gather(1, target[:, None])
     p_j = (p * (p < p_k)).max(1, keepdim=True).values
     return (-((1 - p_k + p_j) ** gamma) * p_k.log()).sum()
+
+
+WAYS = ("default", "chunked", "expression")  # to compute the loss
+
+
+def by_way(
+    way: str, logits: Tensor, target: Tensor, gamma: float, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Tensor, Tensor]:
+    """Losses of all rows, and the gradient of their sum."""
+    with monkeypatch.context() as patch:
+        if way == "chunked":
+            patch.setattr("dualfocal.losses._closed_form.SMALL", 0)
+        impl = "torch" if way == "expression" else "auto"
+        loss = L.dual_focal_loss(logits, target, gamma, impl=impl, reduction="none")
+        (grad,) = torch.autograd.grad(loss.sum(), logits)
+    return loss, grad
 
 
 def test_published_formula_is_nan_where_ours_is_finite() -> None:
@@ -52,11 +67,10 @@ def test_logits_up_to_the_largest_number(
     for target in (torch.zeros(5, dtype=torch.int64), torch.tensor([1, 2, 2, 0, 2])):
         expected = L.dual_focal_loss(moderate, target, gamma, impl="torch", reduction="none")
         (expected_grad,) = torch.autograd.grad(expected.sum(), moderate)
-        for impl, small in (("auto", _closed_form.SMALL), ("auto", 0), ("torch", 0)):
-            monkeypatch.setattr(_closed_form, "SMALL", small)
-            loss = L.dual_focal_loss(logits, target, gamma, impl=impl, reduction="none")
+        for way in WAYS:
+            loss, grad = by_way(way, logits, target, gamma, monkeypatch)
             torch.testing.assert_close(loss, expected)
-            torch.testing.assert_close(torch.autograd.grad(loss.sum(), logits)[0], expected_grad)
+            torch.testing.assert_close(grad, expected_grad)
 
 
 @for_each(
@@ -69,13 +83,11 @@ def test_saturated_rows(gamma: float, dtype: torch.dtype, target: int, monkeypat
     wide = logits.detach().double().requires_grad_()
     true = oracles.dual_focal(wide, t, gamma)
     (true_grad,) = torch.autograd.grad(true.sum(), wide)
-    for impl, small in (("auto", _closed_form.SMALL), ("auto", 0), ("torch", 0)):
-        monkeypatch.setattr(_closed_form, "SMALL", small)
-        loss = L.dual_focal_loss(logits, t, gamma, impl=impl, reduction="none")
-        (grad,) = torch.autograd.grad(loss.sum(), logits)
+    for way in WAYS:
+        loss, grad = by_way(way, logits, t, gamma, monkeypatch)
         torch.testing.assert_close(loss.double(), true, rtol=2e-5, atol=1e-30)
         rtol = {torch.bfloat16: 1e-2, torch.float16: 2e-3}.get(dtype, 2e-5)
-        if impl == "torch":  # autograd's sums cancel in proportion to gamma
+        if way == "expression":  # autograd's sums cancel in proportion to gamma
             rtol *= max(1.0, gamma)
         torch.testing.assert_close(grad.double(), true_grad, rtol=rtol, atol=1e-30 if dtype.itemsize > 2 else 1e-7)
 
@@ -148,7 +160,7 @@ def test_numpy_error_settings_of_the_user_do_not_matter() -> None:
 @for_each(name=FAMILY, small=[True, False])
 def test_masked_classes_are_not_there(name: str, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not small:
-        monkeypatch.setattr(_closed_form, "SMALL", 0)
+        monkeypatch.setattr("dualfocal.losses._closed_form.SMALL", 0)
     logits = torch.randn(6, 4, requires_grad=True)
     target = torch.randint(4, (6,))
     wide = torch.cat([logits, torch.full((6, 3), -torch.inf)], 1)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from dualfocal import losses as L
-from dualfocal.losses import _closed_form, _modulated, _soft_closed_form, cross_entropy, rival
+from dualfocal.losses import _modulated, rival
 
 FAMILY = ("focal", "flsd", "inverse_focal", "dual_focal", "ada_focal", "ada_dual_focal")
 WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.5, 1.0])
@@ -36,8 +36,7 @@ def by_autograd(patch: pytest.MonkeyPatch, name: str, *args: Tensor, **options: 
     """The expression, which test_equations compares with the oracles."""
     with patch.context() as general:
         general.setattr(
-            _modulated,
-            "soft_closed_form",
+            "dualfocal.losses._modulated.soft_closed_form",
             lambda flat, gamma, dual, classes: _modulated.expression(flat, gamma, "next" if dual else None),
         )
         return both(PLAIN[name](*args, **options), args[0])
@@ -51,13 +50,13 @@ def test_closed_forms_are_the_expression(
     logits, target = mixup()
     options = {"weight": weight, "reduction": reduction}
     true = by_autograd(monkeypatch, name, logits, target, **options)
-    monkeypatch.setattr(_modulated, "expression", never)
+    monkeypatch.setattr("dualfocal.losses._modulated.expression", never)
     if way == "all":
-        monkeypatch.setattr(_soft_closed_form, "MAX_SPARSE_CLASSES", 0)
+        monkeypatch.setattr("dualfocal.losses._soft_closed_form.MAX_SPARSE_CLASSES", 0)
     else:
-        monkeypatch.setattr(_soft_closed_form, "next_of_each_class", never)
+        monkeypatch.setattr("dualfocal.losses._soft_closed_form.next_of_each_class", never)
     if chunked:
-        monkeypatch.setattr(_closed_form, "CHUNK", 17)  # three rows
+        monkeypatch.setattr("dualfocal.losses._closed_form.CHUNK", 17)  # three rows
     torch.testing.assert_close(both(PLAIN[name](logits, target, **options), logits), true)
 
 
@@ -124,7 +123,7 @@ def test_weights_and_targets_can_be_learnt(name: str) -> None:
 
 @for_each(dtype=[torch.bfloat16, torch.float16, torch.float64])
 def test_few_classes_in_any_dtype(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_modulated, "expression", never)
+    monkeypatch.setattr("dualfocal.losses._modulated.expression", never)
     logits, target = mixup(dtype=torch.float64)
     loss = L.dual_focal_loss(logits, target.to(dtype), reduction="none")
     assert loss.dtype == torch.float64
@@ -132,7 +131,7 @@ def test_few_classes_in_any_dtype(dtype: torch.dtype, monkeypatch: pytest.Monkey
 
 
 def test_few_classes_of_pixels_with_a_gamma_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_modulated, "expression", never)
+    monkeypatch.setattr("dualfocal.losses._modulated.expression", never)
     logits, target = mixup(12)
     gamma = 5 * torch.rand(12)
     rows = L.dual_focal_loss(logits, target, gamma, reduction="none")
@@ -162,7 +161,7 @@ def test_a_masked_class_counts_only_with_mass() -> None:
 
 
 def test_gamma_0_uses_cross_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_modulated, "expression", never)
+    monkeypatch.setattr("dualfocal.losses._modulated.expression", never)
     logits, target = torch.randn(6, 7, requires_grad=True), torch.rand(6, 7).softmax(1)
     true = both(F.cross_entropy(logits, target), logits)
     compiled = torch.compile(L.dual_focal_loss, backend="aot_eager", fullgraph=True)
@@ -183,7 +182,7 @@ def test_cross_entropy_masks_only_where_there_is_something_to_mask(
     rest = None if weight is None else weight[columns]
     true = both(F.cross_entropy(logits[:, columns], target[:, columns], weight=rest), logits)
     torch.testing.assert_close(both(L.cross_entropy_loss(masked, target, weight=weight), logits), true)
-    monkeypatch.setattr(cross_entropy, "soft_nll", never)
+    monkeypatch.setattr("dualfocal.losses.cross_entropy.soft_nll", never)
     true = both(F.cross_entropy(logits, target, weight=weight), logits)
     torch.testing.assert_close(both(L.cross_entropy_loss(logits, target, weight=weight), logits), true)
 
@@ -236,5 +235,5 @@ def test_a_masked_class_without_mass_does_not_matter_in_label_smoothing() -> Non
 
 
 def test_label_smoothing_of_class_indices_makes_no_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "soft_nll", never)
+    monkeypatch.setattr("dualfocal.losses.cross_entropy.soft_nll", never)
     L.label_smoothing_loss(torch.randn(3, 5), torch.tensor([0, 1, 2]))

@@ -7,7 +7,7 @@ from case_loops import for_each
 
 from dualfocal import TemperatureScaling, compare_calibrators
 from dualfocal import metrics as M
-from dualfocal.metrics.groups import evaluate_groups
+from dualfocal.metrics import evaluate_groups
 
 GENERATOR = torch.Generator().manual_seed(0)
 LOGITS = 2 * torch.randn(60, 3, generator=GENERATOR, dtype=torch.float64)

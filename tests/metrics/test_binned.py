@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from collections import Counter
 from decimal import Decimal
 from itertools import permutations
 
@@ -11,25 +11,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import draw_logits
 from torch import Tensor
 
-from dualfocal.metrics import BinnedPredictions, BinStats, Evaluation, evaluate
-from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics._wide import WideSum
-from dualfocal.metrics.inference.classwise import classwise_test
-from dualfocal.metrics.inference.label_counts import CellLabels, RowLabels
-from dualfocal.metrics.rows import as_rows
-from dualfocal.metrics.states.cells import CellConfidences, fine_edges
-from dualfocal.metrics.units import ONE, equal_edges
+from dualfocal.metrics import BinnedPredictions, Evaluation, evaluate
 
+ONE = 2**32  # sums count in units of 1 / ONE
 SAME = ("error", "ece", "mce", "debiased_ece", "classwise_ece", "confidence", "accuracy", "num_samples", "num_bins")
 CLOSE = ("nll", "brier", "brier_calibration", "brier_refinement")
 
 
 def model(n: int, num_classes: int, seed: int = 0, scale: float = 3.0, tau: float = 1.0) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    logits = scale * torch.randn(n, num_classes, generator=generator)
-    return logits, torch.multinomial((logits / tau).softmax(1), 1, generator=generator)[:, 0]
+    return draw_logits(n, num_classes, seed=seed, scale=scale, overconfidence=tau)
 
 
 def check_against_rows(values: Tensor, target: Tensor, kind: str, num_bins: int = 15) -> None:
@@ -134,11 +127,13 @@ def test_a_trillion_samples() -> None:
 def test_the_number_of_a_cell_is_integer_arithmetic() -> None:
     """The rule of the docstring, which databases follow."""
     for num_bins in (1, 7, 15, 1000):
-        bounds = (equal_edges(num_bins) * ONE).round().long().tolist()
-        edges = (fine_edges(equal_edges(num_bins)) * ONE).long()
         rng = np.random.default_rng(num_bins)
-        near = [ONE - int(2 ** rng.uniform(0, 32)) for _ in range(200)]
-        for units in {0, 1, 2, ONE, ONE - 1, ONE - 2, *near, *bounds, *rng.integers(ONE, size=100).tolist()}:
+        near = [ONE - int(2 ** rng.uniform(0, 31)) for _ in range(200)]
+        bounds = [math.floor(ONE * k / num_bins + 0.5) for k in range(num_bins + 1)]
+        numbers = {ONE, ONE - 1, ONE - 2, *near, *bounds, *rng.integers(ONE // 2, ONE, size=100).tolist()}
+        expected: Counter[int] = Counter()
+        samples = [units for units in numbers if units > ONE // 2]  # confidences with two classes
+        for units in samples:
             b = next(b for b in range(num_bins) if units <= bounds[b + 1])
             low, high, number = bounds[b], bounds[b + 1], 256 * b
             for level in range(4):
@@ -146,7 +141,14 @@ def test_the_number_of_a_cell_is_integer_arithmetic() -> None:
                 if b < num_bins - 1 or k < 255 or level == 3:
                     break
                 low, number = low - (-255 * (high - low) // 256), number + 255
-            assert int(torch.bucketize(torch.tensor(units), edges[1:])) == number + k
+            expected[number + k] += 1
+        p = torch.tensor(samples, dtype=torch.float64) / ONE
+        state = BinnedPredictions.from_predictions(
+            torch.stack([1 - p, p], 1), torch.ones(len(p)).long(), input="probs", num_bins=num_bins
+        )
+        table = {name: np.asarray(column) for name, column in state.to_table().items()}
+        cells = table["kind"] == "confidence"
+        assert dict(zip(table["cell"][cells].tolist(), table["count"][cells].tolist(), strict=True)) == expected
 
 
 @settings(max_examples=60, deadline=None)
@@ -169,13 +171,13 @@ def test_bounds_of_crowded_cells_hold_and_are_tight() -> None:
     for seed in range(400):
         rng = np.random.default_rng(seed)
         n, num_bins = int(rng.integers(2, 40)), int(rng.integers(2, 6))
-        center = rng.integers(ONE // 2, ONE, size=rng.integers(1, 5))
-        units = torch.from_numpy(np.minimum(rng.choice(center, n) + rng.integers(2000, size=n), ONE))
-        correct = torch.from_numpy(rng.random(n) < rng.random())
-        fine = BinStats.from_units(units, correct, fine_edges(equal_edges(15)))
-        bins, bound = CellConfidences(fine).adaptive_bins(num_bins)
-        exact = SortedConfidences.from_units(units, correct).adaptive_bins(num_bins)
-        difference = abs(float(bins.ece()) - float(exact.ece()))
+        center = rng.integers(ONE // 2 + 1, ONE, size=rng.integers(1, 5))
+        p = torch.from_numpy(np.minimum(rng.choice(center, n) + rng.integers(2000, size=n), ONE) / ONE)
+        probs, target = torch.stack([1 - p, p], 1), torch.from_numpy(rng.random(n) < rng.random()).long()
+        options = {"input": "probs", "num_bins": num_bins}
+        binned = BinnedPredictions.from_predictions(probs, target, **options).evaluate(inference=False)
+        exact = evaluate(probs, target, **options)
+        difference, bound = abs(binned.adaptive_ece - exact.adaptive_ece), binned.bounds["adaptive_ece"]
         assert difference <= bound
         largest = max(largest, difference / bound)
     assert largest > 0.9
@@ -194,14 +196,11 @@ def test_bounds_are_attained() -> None:
 
 
 def test_cells_without_doubt_have_no_bound() -> None:
-    cells = BinStats.empty(edges=fine_edges(equal_edges(15)))
-    count = cells.count.clone()
-    count[-1] = 90
-    whole = count.clone()  # all confidences are 1
-    samples = CellConfidences(replace(cells, count=count, whole=whole, correct=count // 2))
-    bins, bound = samples.adaptive_bins(3)
-    assert bins.count.tolist() == [90, 0, 0]
-    assert bound < 1e-11
+    probs = torch.tensor([[0.0, 1.0]]).repeat(90, 1)
+    state = BinnedPredictions.from_predictions(probs, torch.arange(90) % 2, input="probs", num_bins=3)
+    result = state.evaluate(inference=False)
+    assert result.adaptive_ece == pytest.approx(0.5)
+    assert result.bounds["adaptive_ece"] < 1e-11
 
 
 # Inference
@@ -224,23 +223,20 @@ def test_inference_agrees_with_that_of_rows() -> None:
 
 @pytest.mark.parametrize("num_classes", [2, 3, 10])
 def test_cells_draw_counts_like_rows(num_classes) -> None:
-    """Mean and covariance of drawn counts, up to the independence of different classes."""
-    logits, target = model(800, num_classes)
-    rows = as_rows(logits, target, input="logits")
+    """Errors of drawn labels, and how rare the observed ones are; with two classes, one mirrors the other."""
+    logits, target = model(800, num_classes, tau=1.05)
+    rows = evaluate(logits, target, inference=True).inference
     state = BinnedPredictions.from_predictions(logits, target)
-    cells = CellLabels(state.classes, state.squares.double(), state.cubes.double())
-    for name in ("observed", "expected", "variance", "third"):
-        exact = getattr(RowLabels(rows, 15), name)
-        assert getattr(cells, name) == pytest.approx(exact, abs=1e-5)
-    drawn = cells.draw(4000)
-    error = np.sqrt(cells.variance / 4000)
-    assert (np.abs(drawn.mean(0) - cells.expected) <= 5 * error + 1e-9).all()
-    large = cells.variance > 1
-    assert drawn.var(0)[large] == pytest.approx(cells.variance[large], rel=0.2)
-    if num_classes == 2:  # the labels of the two classes add up
-        assert drawn[:, :, :-1].sum((1, 2)) == pytest.approx(800)
+    cells = state.evaluate().inference
+    floors = [inference.floors["classwise_ece"] for inference in (rows, cells)]
+    assert floors[1].mean == pytest.approx(floors[0].mean, rel=0.05)
+    assert floors[1].q95 == pytest.approx(floors[0].q95, rel=0.1)
+    assert cells.classwise.p_value == pytest.approx(rows.classwise.p_value, abs=0.15)
+    if num_classes == 2:
+        drawn = state.labels(seed=0).draw(500)
         of_class_1_predicted_as_0 = drawn[:, 1, :-1].sum(1) - drawn[:, 1, -1]
-        assert drawn[:, 0, -1] + of_class_1_predicted_as_0 == pytest.approx(cells.predicted[0])
+        predicted_as_0 = int((logits.argmax(1) == 0).sum())
+        assert drawn[:, 0, -1] + of_class_1_predicted_as_0 == pytest.approx(predicted_as_0)
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 10])
@@ -249,8 +245,7 @@ def test_calibrated_models_are_seldom_rejected(num_classes) -> None:
     p_values = []
     for seed in range(60):
         state = BinnedPredictions.from_predictions(*model(500, num_classes, seed))
-        labels = CellLabels(state.classes, state.squares.double(), state.cubes.double(), seed)
-        p_values.append(classwise_test(labels)[0].p_value)
+        p_values.append(state.evaluate(seed=seed, draws=100).inference.classwise.p_value)
     assert sum(p <= 0.05 for p in p_values) <= 9
     assert 0.35 <= np.mean(p_values) <= 0.65
 
@@ -308,9 +303,13 @@ def test_tables_can_be_concatenated_and_hold_large_integers() -> None:
 
 
 def test_wide_sums_carry() -> None:
-    half = WideSum.from_units(torch.tensor([ONE - 1]))
-    assert (half + half).whole.tolist() == [1]
-    assert (half + half).units.tolist() == [ONE - 2]
+    one = BinnedPredictions.from_predictions([[0.3, 0.7]], [0], input="probs")
+    for log2 in (1, 5, 34):  # the sum of squared probabilities is 1 or larger; that of one sample is below 1
+        table = many_times(one, log2).to_table()
+        for name, power in (("squares", 2), ("cubes", 3)):
+            kind = np.asarray(table["kind"]) == "class"
+            got = (np.asarray(table[f"{name}_whole"])[kind] + np.asarray(table[name])[kind] / ONE) / 2**log2
+            assert sorted(got) == pytest.approx([0.3**power, 0.7**power], abs=1e-7)
 
 
 # Bad input

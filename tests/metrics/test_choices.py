@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dualfocal.metrics import evaluate
-from dualfocal.metrics.choices import Choices, evaluate_choices, evaluate_tasks, merge_choices
+from dualfocal.metrics import Choices, evaluate, evaluate_choices, evaluate_tasks
 
 
 def questions(seed: int, low: int = 2, high: int = 6, n: int = 60) -> tuple[list[list[float]], list[int]]:
@@ -115,10 +114,14 @@ def test_p_values_are_adjusted_for_the_tasks():
 
 def test_clusters_of_one_task_do_not_join_those_of_another():
     a, b = questions(0, n=4), questions(1, n=3)
-    merged = merge_choices([choices(*a, clusters=[5, 5, 9, 9]), choices(*b)])
-    assert merged.clusters.tolist()[:4] == [0, 0, 1, 1]
-    assert len(set(merged.clusters.tolist())) == 5
-    assert merge_choices([choices(*a), choices(*b)]).clusters is None
+    overall, _ = evaluate_tasks(
+        {"a": choices(*a, clusters=[5, 5, 9, 9]), "b": choices(*b, clusters=[5, 9, 9])}, inference=True
+    )
+    assert overall.evaluation.inference.clusters.number == 4
+    overall, _ = evaluate_tasks({"a": choices(*a, clusters=[5, 5, 9, 9]), "b": choices(*b)}, inference=True)
+    assert overall.evaluation.inference.clusters.number == 5  # a question without a cluster is its own
+    overall, _ = evaluate_tasks({"a": choices(*a), "b": choices(*b)}, inference=True)
+    assert overall.evaluation.inference.clusters is None
 
 
 def test_clusters_reach_the_inference():

@@ -6,32 +6,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from samples import softmax
 
-from dualfocal.metrics import evaluate
-from dualfocal.metrics.inference.classwise import ClasswiseTest, class_gaps, classwise_test
-from dualfocal.metrics.inference.label_counts import RowLabels
-from dualfocal.metrics.inference.poisson_binomial import approximate_mid_p, distribution, mid_p_value
-from dualfocal.metrics.rows import Rows, as_rows
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    e = np.exp(z - z.max(1, keepdims=True))
-    return e / e.sum(1, keepdims=True)
+from dualfocal.metrics import Inference, evaluate, holm
 
 
 def draw(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.minimum((rng.random((len(p), 1)) > p.cumsum(1)).sum(1), p.shape[1] - 1)
 
 
-def rows_of(n: int, num_classes: int, seed: int, scale: float = 2.0, bias: np.ndarray | float = 0.0) -> Rows:
+def model(
+    n: int, num_classes: int, seed: int, scale: float = 2.0, bias: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Logits whose labels follow them, up to a bias of the classes."""
     rng = np.random.default_rng([1, seed])
     z = scale * rng.standard_normal((n, num_classes))
-    return as_rows(z, draw(softmax(z + bias), rng), input="logits")
+    return z, draw(softmax(z + bias), rng)
 
 
-def run_test(rows: Rows, seed: int = 0) -> tuple[ClasswiseTest, torch.Tensor]:
-    return classwise_test(RowLabels(rows, 15, seed))
+def infer(values: np.ndarray, target: np.ndarray, input: str = "logits", seed: int = 0) -> Inference:
+    return evaluate(values, target, input=input, inference=True, seed=seed, draws=100).inference
 
 
 def weighted_model(n: int = 1000) -> tuple[np.ndarray, np.ndarray]:
@@ -46,17 +40,17 @@ def weighted_model(n: int = 1000) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(("num_classes", "n", "scale"), [(2, 200, 2.0), (5, 200, 2.0), (8, 60, 8.0), (50, 100, 2.0)])
 def test_calibrated_models_are_seldom_rejected(num_classes, n, scale) -> None:
-    """Of 150 calibrated models, more than 17 below 5 % would happen once in 1,000 times."""
-    p_values = np.array([run_test(rows_of(n, num_classes, s, scale), seed=s)[0].p_value for s in range(150)])
-    assert (p_values <= 0.05).sum() <= 17
-    assert (p_values <= 0.5).sum() <= 98
-    assert (p_values <= 0.5).sum() >= 20  # not a test that never rejects
+    """Of 80 calibrated models, more than 11 below 5 % would happen once in 1,000 times."""
+    p_values = np.array([infer(*model(n, num_classes, s, scale), seed=s).classwise.p_value for s in range(80)])
+    assert (p_values <= 0.05).sum() <= 11
+    assert (p_values <= 0.5).sum() <= 54
+    assert (p_values <= 0.5).sum() >= 10  # not a test that never rejects
 
 
 def test_a_class_that_is_predicted_too_often_is_found_and_named() -> None:
     bias = np.zeros(10)
     bias[3] = -1.5
-    result, _ = run_test(rows_of(1000, 10, 0, bias=bias))
+    result = infer(*model(1000, 10, 0, bias=bias)).classwise
     assert result.p_value < 1e-4
     worst = result.gaps[0]
     assert worst.index == 3
@@ -68,84 +62,75 @@ def test_a_class_that_is_predicted_too_often_is_found_and_named() -> None:
 def test_many_small_errors_are_found_where_no_class_stands_out() -> None:
     rng = np.random.default_rng(0)
     z = 3 * rng.standard_normal((3000, 40))
-    rows = as_rows(z, draw(softmax(z / 1.15), rng), input="logits")
-    assert run_test(rows)[0].p_value <= 0.01
+    assert infer(z, draw(softmax(z / 1.15), rng)).classwise.p_value <= 0.01
 
 
 def test_errors_of_many_classes_with_three_samples_each_are_found() -> None:
     bias = np.log(3) * (np.arange(200) < 100)
-    assert run_test(rows_of(600, 200, 1, scale=3.0, bias=bias))[0].p_value <= 0.01
+    assert infer(*model(600, 200, 1, scale=3.0, bias=bias)).classwise.p_value <= 0.01
 
 
 @pytest.mark.parametrize("num_classes", [4, 40])  # labels drawn by comparison, and by search
 def test_the_drawn_errors_are_those_of_labels_drawn_one_by_one(num_classes) -> None:
-    rows = rows_of(400, num_classes, 0)
-    errors = run_test(rows)[1].numpy()
+    z, target = model(400, num_classes, 0)
+    floor = infer(z, target).floors["classwise_ece"]
     rng = np.random.default_rng(5)
-    p = softmax(rows.values.numpy())
-    expected = [evaluate(rows.values, torch.from_numpy(draw(p, rng)), input="logits").classwise_ece for _ in range(150)]
-    error = math.hypot(np.std(expected) / math.sqrt(150), errors.std() / math.sqrt(len(errors)))
-    assert errors.mean() == pytest.approx(np.mean(expected), abs=4 * error)
-    assert errors.std() == pytest.approx(np.std(expected), rel=0.3)
+    expected = [evaluate(z, draw(softmax(z), rng), input="logits").classwise_ece for _ in range(300)]
+    error = np.std(expected) * math.sqrt(1 / 300 + 1 / 200)  # the test draws 200 times, or more
+    assert floor.mean == pytest.approx(np.mean(expected), abs=4 * error)
+    assert floor.q95 - floor.mean == pytest.approx(np.quantile(expected, 0.95) - np.mean(expected), rel=0.3)
 
 
 def test_impossible_classes_are_never_drawn_and_an_impossible_label_is_refuted() -> None:
     p = np.tile([0.6, 0.4, 0.0], (50, 1))
     target = np.arange(50) % 5 // 3  # 3 of 5 in class 0
-    calibrated, errors = run_test(as_rows(p, target, input="probs"))
-    assert calibrated.p_value > 0.5
-    assert float(errors.min()) == pytest.approx(0.0, abs=1e-12)
+    calibrated = infer(p, target, "probs")
+    assert calibrated.classwise.p_value > 0.5
+    off = sum(abs(k - 30) * math.comb(50, k) * 0.6**k * 0.4 ** (50 - k) for k in range(51))  # of labels in class 0
+    assert calibrated.floors["classwise_ece"].mean == pytest.approx(2 * off / 150, rel=0.2)
     target[0] = 2
-    result, _ = run_test(as_rows(p, target, input="probs"))
+    result = infer(p, target, "probs").classwise
     assert result.p_value == 0.0
     assert (result.gaps[0].index, result.gaps[0].probability, result.gaps[0].share) == (2, 0.0, 1 / 50)
 
 
-def test_gaps_are_means_beside_shares() -> None:
-    rows = rows_of(500, 4, 0)
-    p, target = softmax(rows.values.numpy()), rows.target.numpy()
-    gaps = class_gaps(rows)
-    assert len(gaps) == 8
-    for gap in gaps:
-        chosen = p.argmax(1) == gap.index if gap.among_predicted else np.ones(500, dtype=bool)
-        assert gap.probability == pytest.approx(p[chosen, gap.index].mean())
-        assert gap.share == pytest.approx((target[chosen] == gap.index).mean())
-
-
-def test_with_two_classes_the_second_mirrors_the_first() -> None:
-    rows = rows_of(300, 2, 0)
-    assert [(gap.index, gap.among_predicted) for gap in class_gaps(rows)] == [(1, False), (0, True), (1, True)]
-
-
-def test_the_same_seed_gives_the_same_result() -> None:
-    rows = rows_of(300, 5, 0)
-    (first, errors), (again, same) = (run_test(rows, seed=3) for _ in range(2))
-    assert first == again
-    assert torch.equal(errors, same)
-
-
-def by_brute_force(p: np.ndarray) -> np.ndarray:
+def mid_p_value(p: np.ndarray, hits: int) -> float:
+    """The two-sided mid-p-value of a number of successes with these probabilities, from their distribution."""
     masses = np.ones(1)
     for each in p:
         masses = np.convolve(masses, [1 - each, each])
-    return masses
+    half = masses[hits] / 2
+    return min(1.0, 2 * min(half + masses[:hits].sum(), half + masses[hits + 1 :].sum()))
 
 
-@pytest.mark.parametrize("n", [1, 5, 64, 300])
-def test_the_poisson_binomial_distribution(n) -> None:
-    p = np.random.default_rng(n).beta(0.3, 0.7, n)
-    exact = by_brute_force(p)
-    least, masses = distribution(p)
-    shown = np.zeros_like(exact)
-    shown[least : least + len(masses)] = masses[: len(exact) - least]
-    np.testing.assert_allclose(shown, exact, atol=2e-3 if n > 64 else 1e-12)
-    cumulants = p.sum(), (p * (1 - p)).sum(), (p * (1 - p) * (1 - 2 * p)).sum()
-    for hits in range(n + 1):
-        half = exact[hits] / 2
-        expected = min(1.0, 2 * min(half + exact[:hits].sum(), half + exact[hits + 1 :].sum()))
-        assert mid_p_value(p, hits) == pytest.approx(expected, rel=0.05, abs=1e-9 if n <= 64 else 1e-3)
-        if n >= 64 and expected > 1e-3:
-            assert float(approximate_mid_p(np.array(float(hits)), *cumulants)) == pytest.approx(expected, rel=0.15)
+@pytest.mark.parametrize(("n", "tolerance"), [(64, 1e-9), (500, 1e-3)])  # with few samples, the distribution is exact
+def test_gaps_are_means_beside_shares(n, tolerance) -> None:
+    z, target = model(n, 4, 0, bias=np.array([2.0, -1.0, 0.0, -2.0]))
+    p = softmax(z)
+    totals = [(c, predicted) for predicted in (False, True) for c in range(4)]
+    chosen = [p.argmax(1) == c if predicted else np.ones(n, dtype=bool) for c, predicted in totals]
+    p_values = [
+        mid_p_value(p[rows, c], int((target[rows] == c).sum())) for (c, _), rows in zip(totals, chosen, strict=True)
+    ]
+    adjusted = dict(zip(totals, zip(chosen, holm(p_values), strict=True), strict=True))
+    gaps = infer(z, target).classwise.gaps
+    assert {(gap.index, gap.among_predicted) for gap in gaps} == {key for key, (_, q) in adjusted.items() if q <= 0.05}
+    assert len(gaps) >= 4
+    for gap in gaps:
+        rows, expected = adjusted[gap.index, gap.among_predicted]
+        assert gap.probability == pytest.approx(p[rows, gap.index].mean())
+        assert gap.share == pytest.approx((target[rows] == gap.index).mean())
+        assert gap.p_value == pytest.approx(expected, rel=0.05, abs=tolerance)
+
+
+def test_with_two_classes_the_second_mirrors_the_first() -> None:
+    gaps = infer(*model(1000, 2, 0, bias=np.array([3.0, 0.0]))).classwise.gaps
+    assert {(gap.index, gap.among_predicted) for gap in gaps} == {(1, False), (0, True), (1, True)}
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    first, again = (infer(*model(300, 5, 0), seed=3) for _ in range(2))
+    assert first == again
 
 
 # The verdict
@@ -170,8 +155,7 @@ def test_false_alarms_of_the_joint_verdict() -> None:
     """Two tests, one verdict: of 100 calibrated models, more than 13 would happen once in 1,000 times."""
     alarms = 0
     for seed in range(100):
-        rows = rows_of(300, 4, seed)
-        inference = evaluate(rows.values, rows.target, input="logits", inference=True, seed=seed, draws=400).inference
+        inference = evaluate(*model(300, 4, seed), inference=True, seed=seed, draws=400).inference
         alarms += inference.joint_p_value <= 0.05
         assert inference.joint_p_value == min(1.0, 2 * min(inference.p_value, inference.classwise.p_value))
     assert alarms <= 13
@@ -187,8 +171,7 @@ def test_false_alarms_of_the_joint_verdict() -> None:
     ],
 )
 def test_two_tests_share_the_significance(p_value, p_classes, words) -> None:
-    rows = rows_of(300, 4, 0)
-    result = evaluate(rows.values, rows.target, input="logits", inference=True)
+    result = evaluate(*model(300, 4, 0), inference=True)
     classwise = replace(result.inference.classwise, p_value=p_classes)
     result = replace(result, inference=replace(result.inference, p_value=p_value, classwise=classwise))
     for part in words:

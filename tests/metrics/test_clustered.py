@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -10,9 +9,6 @@ import torch
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
-from dualfocal.metrics.inference import cluster_noise
-from dualfocal.metrics.inference.cluster_noise import ClusterNoise
-from dualfocal.metrics.states._cluster_table import TableClusterSums
 
 
 def images(number: int = 60, num_classes: int = 3, side: int = 12, seed: int = 0, sharpness: float = 1.0):
@@ -52,35 +48,35 @@ def test_evaluation_is_that_of_the_rows(sharpness):
 
 
 def test_sums_by_a_loop_over_pixels():
-    logits, target = images(number=4, side=6)
+    logits, target = images(number=40, side=6)
+    logits = logits + torch.tensor([1.5, 0.0, -1.0])[:, None, None]
     num_bins, probs = 5, logits.double().softmax(1)
-    state = M.ClusteredPredictions.from_predictions(logits.double(), target, num_bins=num_bins)
-    sums = TableClusterSums(state.clusters, state.binned.fine, num_bins)
-    top, sizes, classes, squares = defaultdict(float), defaultdict(int), defaultdict(float), 0.0
-    for i in range(4):
+    top, sizes = np.zeros((40, num_bins)), np.zeros((40, num_bins))
+    residuals = np.zeros((40, 36))
+    for i in range(40):
         for y in range(6):
             for x in range(6):
-                p, label = probs[i, :, y, x].tolist(), int(target[i, y, x])
-                guess = p.index(max(p))
-                residual = p[guess] - (guess == label)
-                squares += residual**2
-                b = min(max(math.ceil(p[guess] * num_bins) - 1, 0), num_bins - 1)
+                p = probs[i, :, y, x].tolist()
+                residual = max(p) - (p.index(max(p)) == int(target[i, y, x]))
+                b = min(max(math.ceil(max(p) * num_bins) - 1, 0), num_bins - 1)
                 top[i, b] += residual
                 sizes[i, b] += 1
-                for c, value in enumerate(p):
-                    b = min(max(math.ceil(value * num_bins) - 1, 0), num_bins - 1)
-                    classes[i, c, b] += value - (c == label)
-                classes[i, guess, num_bins] += residual
-    noise = ClusterNoise(4, draws=1, seed=0)
-    by_bin, number = sums.by_bin(noise, state.binned.edges)
-    by_class = np.concatenate([part for _, part in sums.by_class(noise)], axis=1)
-    for i in range(4):
-        for b in range(num_bins):
-            assert (number[i, b], by_bin[i, b]) == (sizes[i, b], pytest.approx(top[i, b], abs=1e-6))
-        for c in range(3):
-            for b in range(num_bins + 1):
-                assert by_class[i, c, b] == pytest.approx(classes[i, c, b], abs=1e-6)
-    assert sums.squares == pytest.approx(squares, rel=1e-3)
+                residuals[i, 6 * y + x] = residual
+    result = M.ClusteredPredictions.from_predictions(logits.double(), target, num_bins=num_bins).evaluate()
+    n, gap = sizes.sum(0), top.sum(0)
+    members = np.count_nonzero(sizes, axis=0)
+    noise = ((top - sizes * gap / np.maximum(n, 1)) ** 2).sum(0) * members / np.maximum(members - 1, 1)
+    squares = ((gap**2 - noise) / np.maximum(n, 1))[members > 1].sum() / n.sum()
+    assert result.debiased_ece == pytest.approx(math.sqrt(max(squares, 0)), abs=1e-6)
+    centred = residuals - residuals.mean()
+    effect = (centred.sum(1) ** 2).sum() * 40 / 39 / ((centred**2).sum() * 1440 / 1439)
+    assert result.inference.clusters.design_effect == pytest.approx(effect, rel=1e-3)
+    rows = M.evaluate(logits.double(), target, num_bins=num_bins, inference=True)
+    assert len(rows.inference.classwise.gaps) > 1
+    for one, other in zip(result.inference.classwise.gaps, rows.inference.classwise.gaps, strict=True):
+        assert (one.index, one.among_predicted) == (other.index, other.among_predicted)
+        assert (one.probability, one.share) == pytest.approx((other.probability, other.share))
+        assert one.p_value == pytest.approx(other.p_value, abs=0.01)
 
 
 def test_states_merge_exactly_and_a_cluster_may_come_in_parts():
@@ -137,7 +133,7 @@ def test_parts_of_confidences_merge_exactly():
 
 
 def test_very_many_clusters_are_grouped_in_any_order(monkeypatch):
-    monkeypatch.setattr(cluster_noise, "MOST_CLUSTERS", 64)
+    monkeypatch.setattr("dualfocal.metrics.inference.cluster_noise.MOST_CLUSTERS", 64)
     logits, target = images(number=200, side=4)
     whole = M.ClusteredPredictions.from_predictions(logits, target)
     parts = [
@@ -208,7 +204,7 @@ def test_comparisons_resample_images_by_default():
 
 @pytest.mark.parametrize("most_clusters", [4096, 64])
 def test_states_survive_json_and_merge_afterwards(monkeypatch, most_clusters):
-    monkeypatch.setattr(cluster_noise, "MOST_CLUSTERS", most_clusters)
+    monkeypatch.setattr("dualfocal.metrics.inference.cluster_noise.MOST_CLUSTERS", most_clusters)
     logits, target = images(number=100, side=4)
     names = [i if i % 2 else f"image {i}" for i in range(100)]
     predictions = [M.ClusteredPredictions(), M.ClusteredPredictions()]

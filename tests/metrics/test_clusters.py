@@ -3,20 +3,16 @@
 import json
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from samples import draw_logits
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
-from dualfocal.calibrators._scoring import assign_folds
-from dualfocal.metrics.groups import evaluate_groups
-from dualfocal.metrics.inference import cluster_noise
-from dualfocal.metrics.inference.cluster_summary import ClusterSummary
-from dualfocal.metrics.resampling import resample
-from dualfocal.metrics.rows import as_rows
-from dualfocal.metrics.scan import scan
+from dualfocal.metrics import evaluate_groups
 
 FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")
 
@@ -178,7 +174,7 @@ def test_dense_predictions_have_one_cluster_per_image():
 def test_very_many_clusters_are_drawn_in_groups(monkeypatch):
     probs, label, cluster = clustered(600, 3)
     exact = evaluate(probs, label, cluster).inference
-    monkeypatch.setattr(cluster_noise, "MOST_CLUSTERS", 200)
+    monkeypatch.setattr("dualfocal.metrics.inference.cluster_noise.MOST_CLUSTERS", 200)
     grouped = evaluate(probs, label, cluster).inference
     assert grouped.clusters == exact.clusters
     assert grouped.floors["ece"].mean == pytest.approx(exact.floors["ece"].mean, rel=0.1)
@@ -256,11 +252,11 @@ def test_groups_with_clusters():
 
 def test_resampling_draws_whole_clusters():
     probs, label, cluster = clustered(50, 8)
-    rows = as_rows(probs, label, input="probs", clusters=cluster)
-    drawn = resample([(rows, scan(rows, scores=True, classwise=True))], 15)["error"][:, 0].numpy()
+    right = 0.9 * torch.nn.functional.one_hot(label, 4) + 0.025  # never wrong: the difference is the error
+    d = M.compare(right, probs, label, input="probs", clusters=cluster).differences["error"]
     by_cluster = np.array([(probs.argmax(1) != label).numpy()[cluster == c].mean() for c in range(50)])
-    assert drawn.std() == pytest.approx(by_cluster.std() / math.sqrt(50), rel=0.1)
-    assert drawn.mean() == pytest.approx(by_cluster.mean(), abs=0.01)
+    assert (d.high - d.low) / (2 * 1.645) == pytest.approx(by_cluster.std() / math.sqrt(50), rel=0.1)
+    assert (d.high + d.low) / 2 == pytest.approx(by_cluster.mean(), abs=0.01)
 
 
 def test_compare_is_not_fooled_by_copies():
@@ -278,20 +274,6 @@ def test_compare_is_not_fooled_by_copies():
     assert result.to_dict()["num_clusters"] == 100
     with pytest.raises(ValueError, match=r"at least 10 clusters .* got 5"):
         M.compare(*copies, **options, clusters=np.arange(2000) % 5)
-
-
-def test_folds_keep_clusters_whole():
-    probs, label, _ = clustered(300, 1)
-    cluster = np.minimum(np.arange(300), 100 + np.arange(300) // 3)
-    rows = as_rows(probs, label, input="probs", clusters=cluster)
-    first, second = assign_folds(rows, label, ignore_index=-100, folds=5, seeds=range(2))
-    for fold in (first, second):
-        assert all(len(set(fold[cluster == c].tolist())) == 1 for c in set(cluster.tolist()))
-        assert torch.bincount(fold).tolist() == [60] * 5
-    assert not torch.equal(first, second)
-    few = as_rows(probs, label, input="probs", clusters=np.arange(300) % 4)
-    with pytest.raises(ValueError, match="need at least 5 of them, got 4 with labels"):
-        assign_folds(few, label, ignore_index=-100, folds=5, seeds=range(1))
 
 
 def test_calibrators_are_compared_by_clusters():
@@ -333,15 +315,19 @@ def test_discrete_predictions_are_no_copies():
 
 
 def test_clusters_without_effect_are_said_to_add_no_noise() -> None:
+    result = evaluate(*clustered(500, 3))
+
+    def summary(effect: float):
+        return replace(result.inference.clusters, effective=480.0, design_effect=effect)
+
     for effect in (0.6, 1.04):
-        sentence = ClusterSummary(number=500, effective=480.0, design_effect=effect).sentence(1500)
-        assert f"design effect {effect:.1f}: clusters add hardly any noise, and the 1,500 samples count as" in sentence
-    assert "information of 1,364" in ClusterSummary(number=500, effective=480.0, design_effect=1.1).sentence(1500)
+        verdict = replace(result, inference=replace(result.inference, clusters=summary(effect))).verdict()
+        assert f"design effect {effect:.1f}: clusters add hardly any noise, and the 1,500 samples count as" in verdict
+    verdict = replace(result, inference=replace(result.inference, clusters=summary(1.1))).verdict()
+    assert "information of 1,364" in verdict
 
 
 def test_few_clusters_are_not_called_few_samples() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(600, 3, generator=generator)
-    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(600, 3, scale=1.0)
     verdict = M.evaluate(logits, target, inference=True, clusters=torch.arange(600) % 3).verdict()
     assert "too few clusters to detect a gap of any size" in verdict

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from case_loops import for_each
+from samples import draw_logits
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
 from dualfocal import metrics as M
@@ -13,9 +14,7 @@ from dualfocal import metrics as M
 
 def confident(n: int, num_classes: int, scale: float, seed: int = 0):
     """With a large scale many confidences are exactly 1 in float32."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = scale * torch.randn(n, num_classes, generator=generator)
-    return logits, torch.multinomial((logits / 3).softmax(1), 1, generator=generator)[:, 0]
+    return draw_logits(n, num_classes, seed=seed, scale=scale, overconfidence=3)
 
 
 @for_each(num_classes=[3, 70], scale=[1.0, 4.0, 20.0])

@@ -6,7 +6,7 @@ import torch
 from case_loops import for_each
 from sklearn.isotonic import IsotonicRegression
 
-from dualfocal.metrics.corp import POINTS, corp, isotonic
+from dualfocal.metrics import corp
 
 
 def predictions(n: int, sharpness: float = 1.0, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,8 +52,7 @@ def test_equal_confidences_are_one_point_of_their_weight():
     assert curve.num_samples == 400
     expected = IsotonicRegression().fit(x, y)
     np.testing.assert_allclose(curve.recalibrated, expected.predict(curve.confidence), atol=1e-9)
-    hits = np.array([y[x == at].sum() for at in sorted(set(x))])
-    np.testing.assert_array_equal(isotonic(hits, curve.count), curve.recalibrated)
+    np.testing.assert_array_equal(curve.count, [(x == at).sum() for at in sorted(set(x))])
 
 
 @for_each(sharpness=[1.0, 2.5, 0.4])
@@ -75,7 +74,7 @@ def test_band_is_that_of_outcomes_drawn_anew():
     curve = corp(logits, target, draws=600)
     x = np.sort(confidence_and_correct(logits, target)[0])
     rng = np.random.default_rng(99)
-    at = np.linspace(x[0], x[-1], POINTS)
+    at = np.linspace(x[0], x[-1], len(curve.band_at))
     outcomes = rng.random((300, len(x))) < x
     curves = [np.interp(at, x, IsotonicRegression().fit(x, y).predict(x)) for y in outcomes.astype(float)]
     np.testing.assert_allclose(curve.band_at, at, atol=1e-9)

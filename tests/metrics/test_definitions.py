@@ -1,6 +1,7 @@
 """Every metric against its definition, written out as loops."""
 
 import math
+from functools import partial
 
 import metric_oracles as oracle
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from case_loops import for_each
 from hypothesis import given
 from hypothesis import strategies as st
+from samples import draw_logits
 
 from dualfocal import metrics as M
 from dualfocal.losses import kde_bandwidth
@@ -17,14 +19,8 @@ from dualfocal.losses import kde_bandwidth
 # Fewer than 64 classes are scanned class by class, more row by row.
 BINNED = ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece")
 SCORES = ("nll", "brier_score", "error_rate", "aurc")
+sample = partial(draw_logits, overconfidence=1.3)
 SHAPES = [(40, 2), (37, 3), (300, 10), (50, 70)]
-
-
-def sample(n: int, num_classes: int, seed: int = 0, dtype: torch.dtype = torch.float32):
-    generator = torch.Generator().manual_seed(seed)
-    logits = (2 * torch.randn(n, num_classes, generator=generator)).to(dtype)
-    target = torch.multinomial((logits.float() / 1.3).softmax(1), 1, generator=generator)[:, 0]
-    return logits, target
 
 
 def in_float64(logits: torch.Tensor) -> oracle.Probs:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from case_loops import for_each
+from samples import draw_logits
 from torch import Tensor
 
 pytest.importorskip("triton")
@@ -13,10 +14,6 @@ pytest.importorskip("triton")
 from torchmetrics import MetricCollection
 
 from dualfocal import metrics as M
-from dualfocal.metrics.calibration import top_bins
-from dualfocal.metrics.rows import as_rows
-from dualfocal.metrics.scan import scan
-from dualfocal.metrics.units import from_units
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MAKE = {
@@ -33,9 +30,7 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sample(n: int = 600, num_classes: int = 10, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(n, num_classes, generator=generator)
-    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(n, num_classes)
     return logits.to(DEVICE, dtype), target.to(DEVICE)
 
 
@@ -56,14 +51,19 @@ def without_waiting() -> Iterator[None]:
 def test_scan_equals_float64(num_classes, dtype, fused) -> None:
     n = 20 if num_classes == 5000 else 600
     logits, target = sample(n, num_classes, dtype)
-    rows, wide = (as_rows(values, target, input="logits") for values in (logits, logits.double()))
-    got, expected = scan(rows, scores=True), scan(wide, scores=True)  # float64 is not for the kernels
-    assert torch.equal(got.right, expected.right)
-    assert torch.equal(got.correct, expected.correct)
-    for name in ("uncertainty", "nll", "brier"):
-        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=1e-6, atol=1e-6)
-    assert (from_units(got.confidence) - from_units(expected.confidence)).abs().max() < 5e-7
-    assert torch.equal(top_bins(got, rows, 15, None).count, top_bins(expected, wide, 15, None).count)
+    wide = logits.double()  # is not for the kernels
+    assert M.error_rate(logits, target) == M.error_rate(wide, target)
+    for function in (M.nll, M.brier_score, M.ece, M.aurc, M.adaptive_ece):
+        assert function(logits, target) == pytest.approx(function(wide, target), rel=1e-6, abs=1e-6)
+        for row in range(0, n, n // 10):
+            one = slice(row, row + 1)
+            value, expected = (function(values[one], target[one]) for values in (logits, wide))
+            assert value == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    got, expected = M.ExpectedCalibrationError().to(DEVICE), M.ExpectedCalibrationError().to(DEVICE)
+    got.update(logits, target)
+    expected.update(wide, target)
+    assert torch.equal(got.bins.count, expected.bins.count)
+    assert torch.equal(got.bins.correct, expected.bins.correct)
 
 
 def test_scan_takes_the_kernels_only_where_they_apply(fused, monkeypatch) -> None:

@@ -3,16 +3,11 @@
 import pytest
 import torch
 from case_loops import for_each
+from samples import draw_logits
 
 from dualfocal import metrics as M
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-def sample(n: int = 3000, num_classes: int = 10):
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(n, num_classes, generator=generator)
-    return logits, torch.multinomial((logits / 1.3).softmax(1), 1, generator=generator)[:, 0]
 
 
 NAMES = ["ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "nll", "brier_score", "error_rate", "aurc"]
@@ -22,7 +17,7 @@ FLOAT64 = ("classwise_ece", "kde_ece", "error_rate")  # the kernels for CUDA com
 
 @for_each(name=[*NAMES, "kde_ece"], num_classes=[3, 70], dtype=[torch.float32, torch.bfloat16])
 def test_equals_the_cpu(name, num_classes, dtype) -> None:
-    logits, target = sample(num_classes=num_classes)
+    logits, target = draw_logits(3000, num_classes, overconfidence=1.3)
     logits = logits.to(dtype)
     metric = getattr(M, name)
     tolerance = 1e-8 if name in FLOAT64 else 1e-6
@@ -30,7 +25,7 @@ def test_equals_the_cpu(name, num_classes, dtype) -> None:
 
 
 def test_evaluate_compare_and_ood() -> None:
-    logits, target = sample()
+    logits, target = draw_logits(3000, 10, overconfidence=1.3)
     here, there = M.evaluate(logits, target, inference=True), M.evaluate(logits.cuda(), target.cuda(), inference=True)
     for name in ("ece", "nll", "brier", "aurc", "classwise_ece", "adaptive_ece"):
         assert getattr(there, name) == pytest.approx(getattr(here, name), abs=1e-8)
@@ -45,7 +40,7 @@ def test_evaluate_compare_and_ood() -> None:
 
 
 def test_what_crosses_is_small(monkeypatch) -> None:
-    logits, target = (x.cuda() for x in sample(200_000))
+    logits, target = (x.cuda() for x in draw_logits(200_000, 10, overconfidence=1.3))
     crossed = []
     for name in ("cpu", "to", "tolist", "numpy"):
         plain = getattr(torch.Tensor, name)
@@ -63,7 +58,7 @@ def test_what_crosses_is_small(monkeypatch) -> None:
 
 
 def test_streaming() -> None:
-    logits, target = sample()
+    logits, target = draw_logits(3000, 10, overconfidence=1.3)
     for make in (
         M.ExpectedCalibrationError,
         lambda: M.ClasswiseCalibrationError(10),

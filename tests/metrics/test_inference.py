@@ -7,23 +7,14 @@ import numpy as np
 import pytest
 import torch
 from case_loops import for_each
+from samples import draw_logits
 
 from dualfocal import metrics as M
-from dualfocal.metrics.resampling import resample
-from dualfocal.metrics.rows import as_rows
-from dualfocal.metrics.scan import scan
-
-
-def sample(n: int, num_classes: int, tau: float = 1.0, scale: float = 2.0, seed: int = 0):
-    """Over-confident by a factor tau in the logits."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = scale * torch.randn(n, num_classes, generator=generator)
-    return logits, torch.multinomial((logits / tau).softmax(1), 1, generator=generator)[:, 0]
 
 
 @pytest.mark.parametrize("n", [300, 5000])  # each sample drawn alone, and neighbours together
 def test_floors_by_brute_force(n) -> None:
-    logits, target = sample(n, 4, tau=1.5)
+    logits, target = draw_logits(n, 4, overconfidence=1.5)
     result = M.evaluate(logits, target, inference=True)
     generator = torch.Generator().manual_seed(1)
     probs = logits.double().softmax(1)
@@ -51,7 +42,9 @@ def test_floor_of_the_positive_class() -> None:
 
 def test_p_values_of_calibrated_models_are_uniform() -> None:
     options = {"inference": True, "num_bins": 5, "draws": 200}
-    ordered = np.sort([M.evaluate(*sample(400, 3, seed=i), **options, seed=i).inference.p_value for i in range(120)])
+    ordered = np.sort(
+        [M.evaluate(*draw_logits(400, 3, seed=i), **options, seed=i).inference.p_value for i in range(120)]
+    )
     distance = np.abs(ordered - np.arange(1, 121) / 121).max()
     assert distance < 1.63 / math.sqrt(120)  # Kolmogorov and Smirnov, 1 %
 
@@ -59,7 +52,7 @@ def test_p_values_of_calibrated_models_are_uniform() -> None:
 @pytest.mark.parametrize("tau", [1.0, 1.15, 1.6])
 def test_interval_covers(tau) -> None:
     """A coarse guard, 40 samples: nominal 90 % may show 30 to 40."""
-    logits, _ = sample(200_000, 3, scale=2.5, seed=99)
+    logits, _ = draw_logits(200_000, 3, scale=2.5, seed=99)
     truth, model = (logits.double() / tau).softmax(1), logits.double().softmax(1)
     confidence, guess = model.max(1)
     gap = confidence - truth.gather(1, guess[:, None])[:, 0]
@@ -68,7 +61,7 @@ def test_interval_covers(tau) -> None:
     rms = math.sqrt(float((total**2 / count).nan_to_num(0).sum()) / len(logits))
     hits, options = 0, {"inference": True, "num_bins": 5, "draws": 200}
     for seed in range(40):
-        result = M.evaluate(*sample(1000, 3, tau, scale=2.5, seed=seed), **options, seed=seed)
+        result = M.evaluate(*draw_logits(1000, 3, overconfidence=tau, scale=2.5, seed=seed), **options, seed=seed)
         low, high = result.inference.debiased_ece
         assert 0 <= low <= high
         hits += low <= rms <= high
@@ -110,7 +103,7 @@ def upper_end(count, correct, confidence, prior, level=0.9) -> float:
 
 
 def test_a_wider_level_contains_a_narrower() -> None:
-    logits, target = sample(2000, 5, tau=1.3)
+    logits, target = draw_logits(2000, 5, overconfidence=1.3)
     low, high = M.evaluate(logits, target, inference=True, level=0.95).inference.debiased_ece
     inner_low, inner_high = M.evaluate(logits, target, inference=True, level=0.6).inference.debiased_ece
     assert low < inner_low < M.debiased_ece(logits, target) < inner_high < high
@@ -134,7 +127,7 @@ def test_the_detectable_gap_is_detected_four_times_in_five() -> None:
 
 
 def test_more_samples_show_smaller_errors() -> None:
-    sizes = [M.evaluate(*sample(n, 5), inference=True).inference.detectable for n in (200, 2000, 20_000)]
+    sizes = [M.evaluate(*draw_logits(n, 5), inference=True).inference.detectable for n in (200, 2000, 20_000)]
     assert sizes[0] > 2 * sizes[1] > 4 * sizes[2]
 
 
@@ -161,7 +154,7 @@ def test_certain_models(correct, verdict) -> None:
 
 
 def test_seeds_repeat() -> None:
-    logits, target = sample(500, 4)
+    logits, target = draw_logits(500, 4)
     first, again, other = (M.evaluate(logits, target, inference=True, seed=s).to_dict() for s in (3, 3, 4))
     assert first == again
     assert first["inference"]["floors"] != other["inference"]["floors"]
@@ -170,7 +163,7 @@ def test_seeds_repeat() -> None:
 
 def test_published_bootstrap() -> None:
     """The pivotal interval, against resampling written out."""
-    logits, target = sample(300, 3, tau=1.4)
+    logits, target = draw_logits(300, 3, overconfidence=1.4)
     result = M.evaluate(logits, target, inference=True, convention="published")
     rng = np.random.default_rng(0)
     picks = [torch.from_numpy(rng.integers(300, size=300)) for _ in range(600)]
@@ -184,7 +177,7 @@ def test_published_bootstrap() -> None:
 
 
 def test_comparison_against_resampling_written_out() -> None:
-    a, target = sample(400, 4, tau=1.3)
+    a, target = draw_logits(400, 4, overconfidence=1.3)
     b = a / 1.3 + 0.3 * torch.randn(a.shape, generator=torch.Generator().manual_seed(5))
     result = M.compare(a, b, target)
     rng = np.random.default_rng(1)
@@ -203,7 +196,7 @@ def test_comparison_against_resampling_written_out() -> None:
 
 def test_comparison_of_debiased_errors_takes_the_noise_of_resampling_out() -> None:
     """The squared errors of the draws are centred on those of the samples, then their roots are compared."""
-    logits, target = sample(400, 4, tau=1.3)
+    logits, target = draw_logits(400, 4, overconfidence=1.3)
     models = [logits.double().softmax(1).max(1), (logits.double() / 1.3).softmax(1).max(1)]
     d = M.compare(logits, logits / 1.3, target).differences["debiased_ece"]
 
@@ -220,7 +213,7 @@ def test_comparison_of_debiased_errors_takes_the_noise_of_resampling_out() -> No
 
 
 def test_blocks_vary_as_single_samples_do(monkeypatch) -> None:
-    a, target = sample(3000, 4, tau=1.3)
+    a, target = draw_logits(3000, 4, overconfidence=1.3)
     b = a / 1.3 + 0.3 * torch.randn(a.shape, generator=torch.Generator().manual_seed(5))
     single = M.compare(a, b, target).differences
     monkeypatch.setattr("dualfocal.metrics.resampling.BLOCKS", 500)
@@ -233,7 +226,7 @@ def test_blocks_vary_as_single_samples_do(monkeypatch) -> None:
 
 
 def test_comparison_finds_the_better_model() -> None:
-    a, target = sample(3000, 5, tau=1.5)
+    a, target = draw_logits(3000, 5, overconfidence=1.5)
     result = M.compare(a, (a / 1.5).softmax(1), target, input=("logits", "probs"))
     for name in ("nll", "brier", "ece", "adaptive_ece", "classwise_ece", "debiased_ece"):
         assert result.differences[name].high < 0, name
@@ -248,7 +241,7 @@ def test_comparison_finds_the_better_model() -> None:
 
 
 def test_a_model_is_not_significantly_different_from_itself() -> None:
-    a, target = sample(300, 3)
+    a, target = draw_logits(300, 3)
     result = M.compare(a, a, target)
     assert all(d.difference == d.low == d.high == 0 for d in result.differences.values())
     assert not any(d.significant for d in result.differences.values())
@@ -257,7 +250,7 @@ def test_a_model_is_not_significantly_different_from_itself() -> None:
 
 def test_progress_rises_to_1() -> None:
     shares = []
-    M.compare(*[sample(300, 3)[0]] * 2, sample(300, 3)[1], progress=shares.append)
+    M.compare(*[draw_logits(300, 3)[0]] * 2, draw_logits(300, 3)[1], progress=shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1.0)
 
@@ -378,12 +371,12 @@ def test_a_small_gap_everywhere_is_detected() -> None:
 
 
 def test_many_classes_and_many_bins_stay_small(monkeypatch) -> None:
-    logits, target = sample(300, 40)
+    logits, target = draw_logits(300, 40)
     whole = M.evaluate(logits, target, inference=True).inference
     monkeypatch.setattr("dualfocal.metrics.inference.classwise.MOST_COUNTS", 40 * 16 * 30)
     parts = M.evaluate(logits, target, inference=True).inference
     assert parts.floors["classwise_ece"].mean == pytest.approx(whole.floors["classwise_ece"].mean, rel=0.02)
-    result = M.evaluate(*sample(300, 3), num_bins=5000, inference=True)
+    result = M.evaluate(*draw_logits(300, 3), num_bins=5000, inference=True)
     assert result.inference.floors["ece"].mean == pytest.approx(result.ece, rel=0.1)  # calibrated
 
 
@@ -399,6 +392,6 @@ def test_resampled_aurc_of_ties() -> None:
     generator = torch.Generator().manual_seed(0)
     probs = torch.tensor([[0.8, 0.2]]).expand(500, 2)
     target = torch.bernoulli(torch.full((500,), 0.2), generator=generator).long()
-    rows = as_rows(probs, target, input="probs")
-    drawn = resample([(rows, scan(rows, scores=True))], 15)
-    torch.testing.assert_close(drawn["aurc"], drawn["error"])
+    differences = M.compare(probs, probs.flip(1), target, input="probs").differences
+    aurc, error = differences["aurc"], differences["error"]
+    assert (aurc.low, aurc.difference, aurc.high) == pytest.approx((error.low, error.difference, error.high))

@@ -1,118 +1,116 @@
-"""The choice among several models: who is best, by how much, and how certain that is."""
+"""The choice among several models in a report: who is best, by how much, and how certain that is."""
 
 import math
+from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
+from report_pages import contents_of
+from samples import draw_logits
+from torch.nn.functional import cross_entropy
 
 from dualfocal import metrics
-from dualfocal.metrics import resampling
-from dualfocal.metrics.evaluation import evaluate_rows
-from dualfocal.metrics.model_choice import choose_model
-from dualfocal.metrics.rows import as_rows
-from dualfocal.metrics.scan import scan
+from dualfocal.predictions import Reading
+from dualfocal.report import write_report
 
-GENERATOR = torch.Generator().manual_seed(0)
-LOGITS = 2 * torch.randn(1500, 5, generator=GENERATOR)
-TARGET = torch.multinomial(LOGITS.softmax(1), 1, generator=GENERATOR)[:, 0]
+LOGITS, TARGET = draw_logits(1500, 5)
 
 
-def scored(logits, target=TARGET, **options):
-    rows = as_rows(logits, target, input="logits", **options)
-    stats = scan(rows, num_bins=15, scores=True, classwise=True)
-    return rows, stats, evaluate_rows(rows, stats, 15)
+@pytest.fixture
+def choose(tmp_path):
+    """What a report on models says about the best one, as numbers and as texts."""
+
+    def choose(models, target=TARGET, clusters=None, **options):
+        page = tmp_path / "page.html"
+        labels = target if isinstance(target, dict) else dict.fromkeys(models, target)
+        named = {name: (logits, labels[name]) for name, logits in models.items()}
+        write_report(named, page, calibrators=(), clusters=clusters, reading=Reading(**options))
+        content = contents_of(page)
+        return content["results"]["comparison"], str(content)
+
+    return choose
 
 
-def test_two_models_have_the_intervals_of_compare():
-    choice = choose_model({"sharp": scored(2 * LOGITS), "right": scored(LOGITS)}, 15, level=0.8, seed=3)
+def test_two_models_have_the_intervals_of_compare(choose):
+    choice, text = choose({"sharp": 2 * LOGITS, "right": LOGITS}, level=0.8, seed=3)
     expected = metrics.compare(LOGITS, 2 * LOGITS, TARGET, level=0.8, seed=3).differences
-    assert choice.best == "right"
-    for metric, actual in choice.differences["sharp"].items():
-        assert actual.difference == pytest.approx(expected[metric].difference)
-        assert (actual.low, actual.high) == pytest.approx((expected[metric].low, expected[metric].high)), metric
-    assert [choice.outcome("sharp", metric) for metric in ("nll", "debiased_ece", "error")] == [
-        "better",
-        "better",
-        "equal",
-    ]
-    nll = choice.differences["sharp"]["nll"]
-    assert choice.verdict().startswith(
-        f"right is better than sharp: its NLL is lower by {nll.difference:.4f} nats ({nll.low:.4f} to {nll.high:.4f})."
-    )
+    assert choice["best"] == "right"
+    sharp = choice["differences"]["sharp"]
+    assert {"nll", "debiased_ece", "error", "aurc"} == sharp.keys()
+    for metric, actual in sharp.items():
+        assert actual["difference"] == pytest.approx(expected[metric].difference)
+        assert actual["interval"] == pytest.approx([expected[metric].low, expected[metric].high]), metric
+    assert [sharp[metric]["outcome"] for metric in ("nll", "debiased_ece", "error")] == ["better", "better", "equal"]
+    low, high = sharp["nll"]["interval"]
+    size = f"{sharp['nll']['difference']:.4f} nats ({low:.4f} to {high:.4f})"
+    assert f"right is better than sharp: its NLL is lower by {size}." in text
 
 
-def test_more_models_have_simultaneous_intervals():
-    noise = torch.randn(LOGITS.shape, generator=GENERATOR)
-    models = {"a": scored(LOGITS), "b": scored(LOGITS + 0.05 * noise), "c": scored(2 * LOGITS)}
-    choice = choose_model(models, 15)
+def test_more_models_have_simultaneous_intervals(choose):
+    noise = torch.randn(LOGITS.shape, generator=torch.Generator().manual_seed(1))
+    models = {"a": LOGITS, "b": LOGITS + 0.05 * noise, "c": 2 * LOGITS}
+    choice, text = choose(models)
     pair = metrics.compare(LOGITS, 2 * LOGITS, TARGET).differences["nll"]
-    wide = choice.differences["c"]["nll"]
-    assert choice.best == "a"
-    assert wide.difference == pytest.approx(pair.difference)
-    assert 1.05 < (wide.high - wide.low) / (pair.high - pair.low) < 1.6
+    wide = choice["differences"]["c"]["nll"]
+    low, high = wide["interval"]
+    assert choice["best"] == "a"
+    assert wide["difference"] == pytest.approx(pair.difference)
+    assert 1.05 < (high - low) / (pair.high - pair.low) < 1.6
     # Oracle: the largest studentized deviation of all pairs, from the same resamples.
-    drawn = resampling.resample([(rows, stats) for rows, stats, _ in models.values()], 15, slow=())["nll"].numpy()
-    deviations = []
-    for i, j in ((0, 1), (0, 2), (1, 2)):
-        difference = drawn[:, j] - drawn[:, i]
-        deviations.append(abs(difference - difference.mean()) / difference.std(ddof=1))
-    largest = sorted(max(values) for values in zip(*deviations, strict=True))
-    critical = largest[899] + 0.1 * (largest[900] - largest[899])  # the quantile 0.9 of 1000 values
-    half = critical * (drawn[:, 2] - drawn[:, 0]).std(ddof=1)
-    assert wide.high - wide.difference == pytest.approx(half, rel=1e-6)
-    assert "simultaneous for all 3 pairs of models" in choice.verdict()
+    picks = np.random.default_rng(0).integers(1500, size=(1000, 1500))
+    losses = [cross_entropy(logits.double(), TARGET, reduction="none").numpy() for logits in models.values()]
+    drawn = np.stack([loss[picks].mean(1) for loss in losses])
+    pairs = [drawn[j] - drawn[i] for i, j in combinations(range(3), 2)]
+    largest = np.max([abs(draws - draws.mean()) / draws.std(ddof=1) for draws in pairs], axis=0)
+    half = np.quantile(largest, 0.9) * (drawn[2] - drawn[0]).std(ddof=1)
+    assert high - wide["difference"] == pytest.approx(half, rel=1e-6)
+    assert "simultaneous for all 3 pairs of models" in text
 
 
-def test_an_infinite_loss_loses():
+def test_an_infinite_loss_loses(choose):
     impossible = LOGITS.clone()
     impossible[0, TARGET[0]] = -math.inf
-    choice = choose_model({"bad": scored(impossible), "good": scored(LOGITS)}, 15)
-    assert choice.best == "good"
-    assert choice.outcome("bad", "nll") == "better"
-    assert choice.to_dict()["differences"]["bad"]["nll"]["difference"] is None
-    assert "whose NLL is infinite" in choice.verdict()
-    many = choose_model({"bad": scored(impossible), "good": scored(LOGITS), "sharp": scored(2 * LOGITS)}, 15)
-    assert [many.outcome(name, "nll") for name in ("bad", "sharp")] == ["better", "better"]
+    choice, text = choose({"bad": impossible, "good": LOGITS})
+    assert choice["best"] == "good"
+    assert choice["differences"]["bad"]["nll"]["outcome"] == "better"
+    assert choice["differences"]["bad"]["nll"]["difference"] is None
+    assert "whose NLL is infinite" in text
+    many, _ = choose({"bad": impossible, "good": LOGITS, "sharp": 2 * LOGITS})
+    assert [many["differences"][name]["nll"]["outcome"] for name in ("bad", "sharp")] == ["better", "better"]
 
 
-def test_clusters_are_resampled_whole():
-    clusters = torch.arange(150).repeat_interleave(10)
-    independent = choose_model({"a": scored(LOGITS), "b": scored(2 * LOGITS)}, 15)
-    ten = {"a": LOGITS[::10].repeat_interleave(10, 0), "b": 2 * LOGITS[::10].repeat_interleave(10, 0)}
-    same = TARGET[::10].repeat_interleave(10)
-    copied = choose_model({name: scored(logits, same, clusters=clusters) for name, logits in ten.items()}, 15)
-    once = choose_model({name: scored(logits[::10], same[::10]) for name, logits in ten.items()}, 15)
-    length = [c.differences["b"]["nll"].high - c.differences["b"]["nll"].low for c in (independent, copied, once)]
-    assert copied.num_clusters == 150
-    assert length[1] == pytest.approx(length[2], rel=0.15)  # ten copies are worth one sample
-    assert length[1] > 2 * length[0]
+def test_clusters_are_resampled_whole(choose):
+    logits, target = LOGITS[::10].repeat_interleave(10, 0), TARGET[::10].repeat_interleave(10)
+    choices = [
+        choose({"a": LOGITS, "b": 2 * LOGITS}),
+        choose({"a": logits, "b": 2 * logits}, target, torch.arange(150).repeat_interleave(10)),
+        choose({"a": LOGITS[::10], "b": 2 * LOGITS[::10]}, TARGET[::10]),
+    ]
+    ends = [choice["differences"]["b"]["nll"]["interval"] for choice, _ in choices]
+    independent, copied, once = (high - low for low, high in ends)
+    assert choices[1][0]["num_clusters"] == 150
+    assert copied == pytest.approx(once, rel=0.15)  # ten copies are worth one sample
+    assert copied > 2 * independent
 
 
-@pytest.mark.parametrize(
-    ("models", "problem"),
-    [
-        ({"a": LOGITS}, "at least two models, got 1"),
-        ({"a": LOGITS[:9], "b": LOGITS[:9]}, "at least 10 samples, got 9"),
-    ],
-)
-def test_too_little_to_compare(models, problem):
-    with pytest.raises(ValueError, match=problem):
-        choose_model({name: scored(logits, TARGET[: len(logits)]) for name, logits in models.items()}, 15)
+def test_too_little_to_compare(choose):
+    assert choose({"a": LOGITS})[0] is None
+    assert choose({"a": LOGITS[:9], "b": 2 * LOGITS[:9]}, TARGET[:9])[0] is None
 
 
-def test_models_of_other_samples_are_refused():
-    with pytest.raises(ValueError, match="a and b were scored on different samples: their labels or weights differ"):
-        choose_model({"a": scored(LOGITS), "b": scored(LOGITS, TARGET.flip(0))}, 15)
+def test_models_of_other_samples_are_not_compared(choose):
+    assert choose({"a": LOGITS, "b": LOGITS}, {"a": TARGET, "b": TARGET.flip(0)})[0] is None
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_aurc_of_many_samples_is_linear_in_the_copies(monkeypatch, tied):
     logits = LOGITS.round() if tied else LOGITS
-    rows, stats, _ = scored(logits)
-    exact = resampling.resample([(rows, stats)], 15, slow=("aurc",))["aurc"][:, 0]
-    monkeypatch.setattr(resampling, "LOOP_SAMPLES", 1)
-    linear = resampling.resample([(rows, stats)], 15, slow=("aurc",))["aurc"][:, 0]
-    assert not linear.isnan().any()
-    assert float(torch.corrcoef(torch.stack([exact, linear]))[0, 1]) > 0.995
-    assert float(linear.std() / exact.std()) == pytest.approx(1, abs=0.03)
-    assert float(linear.mean() - exact.mean()) == pytest.approx(0, abs=0.1 * float(exact.std()))
+    noisy = logits + torch.randn(LOGITS.shape, generator=torch.Generator().manual_seed(1))
+    noisy = noisy.round() if tied else noisy
+    exact = metrics.compare(logits, noisy, TARGET).differences["aurc"]
+    monkeypatch.setattr("dualfocal.metrics.resampling.LOOP_SAMPLES", 1)
+    linear = metrics.compare(logits, noisy, TARGET).differences["aurc"]
+    width = exact.high - exact.low
+    assert linear.high - linear.low == pytest.approx(width, rel=0.05)
+    assert (linear.low, linear.high) == pytest.approx((exact.low, exact.high), abs=0.05 * width)

@@ -13,7 +13,6 @@ from matplotlib.colors import same_color
 
 from dualfocal.metrics import BinnedPredictions, BinStats, CalibrationMonitor, MonitorBatch
 from dualfocal.metrics.monitor._bets import SHIFTS, log_cash, log_factors, log_investment
-from dualfocal.metrics.monitor.history import MOST_PERIODS
 from dualfocal.plots import evidence_diagram, evidence_figure
 
 PROBS = [[0.7, 0.3], [0.2, 0.8]]
@@ -361,14 +360,14 @@ def test_a_saved_state_goes_on_like_one_that_was_not(classwise) -> None:
 def test_the_state_does_not_grow_for_ever() -> None:
     monitor = CalibrationMonitor()
     batch = monitor.collect(PROBS, [0, 1], input="probs")
-    for day in range(4 * MOST_PERIODS):
+    for day in range(2048):
         monitor.add(batch, time=f"day {day}")
-    assert len(monitor.history) <= MOST_PERIODS
-    assert sum(period.num_samples for period in monitor.history) == monitor.num_samples == 8 * MOST_PERIODS
+    assert len(monitor.history) <= 512
+    assert sum(period.num_samples for period in monitor.history) == monitor.num_samples == 4096
     assert [(a.last + 1 == b.first) for a, b in zip(monitor.history, monitor.history[1:], strict=False)].count(
         False
     ) == 0
-    assert monitor.history[-1].time == f"day {4 * MOST_PERIODS - 1}"
+    assert monitor.history[-1].time == "day 2047"
 
 
 def damage(**changes):

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dualfocal.metrics import MultilabelEvaluation, evaluate
-from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.multilabel.entries import as_entries
-from dualfocal.metrics.multilabel.evaluation import macro_floor_mean
+from dualfocal.calibrators import compare_multilabel_calibrators
+from dualfocal.metrics import MultilabelEvaluation, evaluate, holm
 
 NAMES = ("cat", "dog", "emu", "fox")
 
@@ -198,13 +196,14 @@ def test_entries_that_hardly_depend_on_each_other() -> None:
     assert "The entries of a sample hardly depend on each other (design effect 1.0)." in independent.verdict()
 
 
-def test_the_mean_of_the_floor_alone_is_that_of_the_evaluation() -> None:
+def test_a_comparison_of_calibrators_has_the_floor_of_the_evaluation() -> None:
     logits, target = drawn(300)
     target[::3, 0] = -100
     for clusters in (None, torch.arange(300) // 5):
         result = evaluate(logits, target, task="multilabel", inference=True, clusters=clusters, seed=3)
         assert result.macro_floor is not None
-        floor = macro_floor_mean(as_entries(logits, target, clusters=clusters), seed=3)
+        comparison = compare_multilabel_calibrators(logits, target, ["temperature"], clusters=clusters, seed=3)
+        floor = comparison["uncalibrated"].scores["macro_floor"]
         assert floor == pytest.approx(result.macro_floor.mean, rel=1e-12)
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dualfocal.metrics import aurc
-from dualfocal.metrics.risk_coverage import RiskCoverage
+from dualfocal.metrics import RiskCoverage, aurc
 
 
 def slow_risk(confidence: list[float], right: list[bool], answered: int) -> float:

@@ -12,8 +12,6 @@ from scipy.stats import binomtest
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import TemperatureScaling, calibrate_shift
-from dualfocal.metrics.shift.evaluation import wilson
-from dualfocal.metrics.shift.scores import severity_order
 from dualfocal.plots import shift_figure
 
 N, C = 400, 4
@@ -97,9 +95,19 @@ def test_intervals_by_their_definitions(result) -> None:
     assert 0 <= low < one.evaluation.ece < high
 
 
-def test_wilson_of_a_number_that_is_not_whole_lies_between() -> None:
-    widths = [high - low for low, high in (wilson(0.2, number, 0.9) for number in (50, 50.5, 51))]
-    assert widths == sorted(widths, reverse=True)
+def test_clusters_of_different_sizes_have_wilsons_interval_of_their_effective_number() -> None:
+    logits, target = sample()
+    times = torch.arange(N) % 4 + 1
+    names = [f"sample {i}" for i in range(N) for _ in range(int(times[i]))]
+    copies = M.ShiftSet(logits.repeat_interleave(times, 0), target.repeat_interleave(times), names)
+    result = M.evaluate_shift(copies, {"flat": M.ShiftSet(*sample(0.6, 2), [f"flat {i}" for i in range(N)])}).test
+    wrong = (logits.argmax(1) != target).double()
+    error = float((wrong * times).sum() / times.sum())
+    variance = float(((times * (wrong - error)) ** 2).sum() / times.sum() ** 2 * N / (N - 1))
+    n, z = error * (1 - error) / variance, 1.6448536
+    centre, half = error + z**2 / (2 * n), z * math.sqrt(error * (1 - error) / n + (z / (2 * n)) ** 2)
+    expected = [end / (1 + z**2 / n) for end in (centre - half, centre + half)]
+    assert result.intervals["error"] == pytest.approx(expected)
 
 
 def test_clusters_of_copies_carry_no_information() -> None:
@@ -170,7 +178,8 @@ def test_json_and_text(result) -> None:
 
 def test_order_of_the_severities() -> None:
     names = ["b-10", "b-9", "zoo", "a_0.5", "b-1", "a_0.25"]
-    assert severity_order(names) == ["b-1", "b-9", "b-10", "zoo", "a_0.25", "a_0.5"]
+    result = M.evaluate_shift(sample(n=50), {name: (sample(n=50)[0], None) for name in names})
+    assert [one.name for one in result.shifted] == ["b-1", "b-9", "b-10", "zoo", "a_0.25", "a_0.5"]
     assert M.ShiftScores("noise-3", 1).severity == 3
     assert M.ShiftScores("svhn", 1).severity is None
 

@@ -8,13 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from dualfocal.metrics import evaluate
-from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.states.token_confidences import TokenConfidences, frequency_name, position_name
-from dualfocal.metrics.states.token_result import TokenEvaluation
+from dualfocal.metrics import TokenConfidences, TokenEvaluation, evaluate, holm
 
 COUNTS = torch.tensor([0, 9, 10, 99, 100, 12345])
 NAMES = ["0", "1-9", "10-99", "10-99", "100-999", "10,000-99,999"]  # of these counts
+POSITIONS = ["1", "2-3", "4-7", "8-15", "16-31"]
 
 
 def sample(sequences: int = 60, length: int = 20, sharpen: float = 1.0, seed: int = 0) -> dict[str, Tensor]:
@@ -46,7 +44,7 @@ def test_groups_equal_evaluations_of_their_tokens() -> None:
     result = state_of(columns).evaluate()
     position, predicted = columns["position"], columns["predicted"]
     masks = {"all": torch.ones_like(position, dtype=torch.bool)}
-    masks |= {position_name(k): (position >= 2**k) & (position < 2 ** (k + 1)) for k in range(5)}
+    masks |= {name: (position >= 2**k) & (position < 2 ** (k + 1)) for k, name in enumerate(POSITIONS)}
     masks |= {
         f"f{name}": torch.tensor([NAMES[token] == name for token in predicted.tolist()]) for name in sorted({*NAMES})
     }
@@ -141,10 +139,12 @@ def test_a_group_in_one_sequence_is_left_out_and_named() -> None:
 
 
 def test_names_of_groups_follow_their_limits() -> None:
+    for token, name in enumerate(NAMES):
+        columns = sample()
+        result = state_of(columns | {"predicted": torch.full_like(columns["predicted"], token)}).evaluate()
+        assert [(group.name, group.evaluation.num_samples) for group in result.by_frequency] == [(name, 1200)]
     state = TokenConfidences(COUNTS)
-    assert [frequency_name(k) for k in state.decade.tolist()] == NAMES
     same = TokenConfidences({5: 12345, 4: 100, 3: 99, 2: 10, 1: 9})
-    assert torch.equal(same.decade, state.decade)
     assert state + same == TokenConfidences(torch.cat([COUNTS, torch.tensor([0])]))
 
 

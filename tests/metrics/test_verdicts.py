@@ -7,18 +7,13 @@ from dataclasses import replace
 
 import torch
 from case_loops import for_each
+from samples import draw_logits
 
 from dualfocal import metrics as M
-from dualfocal.metrics.groups import evaluate_groups, group_row, group_table
-from dualfocal.metrics.inference.result import Floor
-from dualfocal.metrics.registry import footnote
-from dualfocal.metrics.verdict import p_text
 
 
 def test_texts() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(2000, 5, generator=generator)
-    target = torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(2000, 5, overconfidence=2)
     result = M.evaluate(logits, target, inference=True)
     text = str(result)
     assert f"\nECE [%] {100 * result.ece:.2f} " in "\n".join(" ".join(line.split()) for line in text.splitlines())
@@ -52,9 +47,7 @@ def test_an_infinite_nll_is_significantly_different_from_a_finite_one() -> None:
 
 
 def test_names_of_models_and_classes_are_those_of_the_caller() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(600, 4, generator=generator)
-    target = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    logits, target = draw_logits(600, 4, scale=1.0)
     result = M.compare(logits, 4 * logits, target, names=("old", "new"))
     assert list(result.table().headings[1:4]) == ["old", "new", "new - old"]
     assert "old has the lower NLL" in result.verdict()
@@ -77,11 +70,6 @@ def test_class_1_has_probabilities_and_frequencies() -> None:
         "between probability and frequency in every bin"
         in M.evaluate(probs, target, inference=True, **options).verdict()
     )
-    groups = evaluate_groups(probs, target, torch.arange(400).numpy() % 2, **options)
-    assert "prob - freq" in group_table("side", groups).headings
-    assert "class 1" not in footnote()
-    assert "Brier score of class 1" in footnote(positive=True)
-    assert "probability and frequency" in footnote(positive=True)
 
 
 def test_numbers_of_one_are_in_the_singular() -> None:
@@ -93,9 +81,10 @@ def test_numbers_of_one_are_in_the_singular() -> None:
 
 
 def test_small_p_values_are_not_0() -> None:
-    assert [p_text(p) for p in (0.0, 0.0009, 0.001, 0.25)] == ["< 0.001", "< 0.001", "0.001", "0.250"]
-    result = M.evaluate([[0.9, 0.1]] * 50, [1] * 50, input="probs", inference=True)
-    assert group_row("all", result, 0.0)[-1] == "< 0.001"
+    result = M.evaluate([[0.9, 0.1]] * 50, [1] * 50, input="probs", binary="positive", inference=True)
+    for p_value, text in ((0.0, "p < 0.001"), (0.0009, "p < 0.001"), (0.001, "p = 0.001"), (0.25, "p = 0.25")):
+        inference = replace(result.inference, p_value=p_value)
+        assert text in replace(result, inference=inference).verdict()
 
 
 def test_two_infinite_nlls_are_not_significantly_different() -> None:
@@ -124,7 +113,7 @@ def test_a_verdict_by_the_mean_says_so(shift) -> None:
     target = (torch.arange(1000) < 1000 * (0.7 - shift)).long()
     result = M.evaluate(probs, target, input="probs", inference=True)
     assert mean not in result.verdict()
-    floors = {**result.inference.floors, "ece": Floor(0.01, 0.2)}
+    floors = {**result.inference.floors, "ece": M.Floor(0.01, 0.2)}
     result = replace(result, inference=replace(result.inference, floors=floors))
     assert f": {mean}, ECE is 10.0 points; a calibrated model" in result.verdict()
 

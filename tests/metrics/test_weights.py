@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,17 +11,7 @@ from weight_oracles import weighted_metrics
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
-from dualfocal.metrics.bins import BinStats
-from dualfocal.metrics.calibration import adaptive_error, top_bins
-from dualfocal.metrics.evaluation import SortedConfidences
-from dualfocal.metrics.groups import evaluate_groups
-from dualfocal.metrics.inference._label_draws import LabelDraws, class_weights
-from dualfocal.metrics.inference.cluster_sums import RowClusterSums
-from dualfocal.metrics.inference.label_counts import RowLabels
-from dualfocal.metrics.inference.weight_summary import WeightSummary
-from dualfocal.metrics.resampling import resample
-from dualfocal.metrics.rows import as_rows
-from dualfocal.metrics.scan import scan
+from dualfocal.metrics import BinStats, evaluate_groups
 
 FUNCTIONS = {
     "error": M.error_rate,
@@ -30,6 +21,7 @@ FUNCTIONS = {
         for name in ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "nll", "aurc")
     },
 }
+RESAMPLED = ("error", "nll", "brier", "ece", "classwise_ece", "aurc")
 BINNED = ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece")
 
 
@@ -137,57 +129,64 @@ def test_weighted_clusters_sum_weights():
     assert weighted.debiased_ece == pytest.approx(repeated.debiased_ece)
     assert weighted.inference.clusters.number == 30
     assert weighted.inference.clusters.effective == pytest.approx(repeated.inference.clusters.effective)
-    rows = as_rows(probs, label, input="probs", sample_weight=copies, clusters=cluster)
-    stats = scan(rows)
-    sums = RowClusterSums(rows.cluster, stats, weight=rows.weight).totals()
+    one_bin = evaluate(probs, label, copies, clusters=cluster, num_bins=1)
     slow = np.zeros((2, 30))
     for i in range(120):
-        w = float(copies[i]) / float(copies.double().mean())
+        w = float(copies[i])
         slow[:, cluster[i]] += [w * float(probs[i].max() - (probs[i].argmax() == label[i]).double()), w]
-    np.testing.assert_allclose(sums, slow, atol=1e-7)
+    gap, total = slow.sum(1)
+    noise = ((slow[0] - slow[1] * gap / total) ** 2).sum() * 30 / 29
+    assert one_bin.debiased_ece == pytest.approx(math.sqrt(max(gap**2 - noise, 0.0)) / total, abs=1e-7)
     text = weighted.verdict()
     assert "Weighted: the 120 samples" in text
     assert "30 clusters" in text
 
 
-def draws_of(probs, label, weight, draws: int = 2000):
-    rows = as_rows(probs, label, input="probs", sample_weight=weight)
-    stats = scan(rows)
-    samples = SortedConfidences.from_units(stats.confidence, stats.correct, rows.weight)
-    bins, adaptive = top_bins(stats, rows, 15, None), adaptive_error(samples, 15, None)[1]
-    return rows, LabelDraws(rows, stats, RowLabels(rows, 15), bins, adaptive, draws, seed=3)
-
-
 @pytest.mark.parametrize("by_label", [False, True])
 def test_noise_of_drawn_labels_by_loops(by_label):
-    probs, label, weight = sample(400, 3)
+    """In one bin, an error is the size of a sum that is about normal: its mean is .8 standard deviations."""
+    probs, label, weight = sample(2000, 3)
     if by_label:
         weight = np.array([0.2, 1.0, 3.0])[label]
-    rows, drawn = draws_of(probs, label, weight)
-    assert (drawn.by_class is not None) == by_label
+    result = evaluate(probs, label, weight, inference=True, num_bins=1, draws=2000, seed=3)
+    assert result.weights.by_label == by_label
     variance = np.zeros(4)  # of the sum over all samples: confidence, and p of each class
-    for p, w in zip(probs.tolist(), rows.weight.tolist(), strict=True):
-        of_class = [w] * 3 if drawn.by_class is None else drawn.by_class.tolist()
-        share = [p[k] / of_class[k] for k in range(3)] if by_label else p
-        for k in range(3):  # the drawn label
+    for p, w, y in zip(probs.tolist(), weight.tolist(), label.tolist(), strict=True):
+        of_class = [0.2, 1.0, 3.0] if by_label else [w] * 3
+        share = [p[k] / of_class[k] for k in range(3)] if by_label else [float(k == y) for k in range(3)]
+        for k in range(3):  # the drawn label; without weights by label, the residuals are those of the samples
             s = share[k] / sum(share)
             residual = [max(p) - (p.index(max(p)) == k), *(p[c] - (c == k) for c in range(3))]
             variance += s * (of_class[k] * np.array(residual)) ** 2
-    sums = np.concatenate([drawn.top.sum(1)[:, None], drawn.classes[..., :-1].sum(2).repeat(2, 0)], axis=1)
-    np.testing.assert_allclose(sums.std(0), np.sqrt(variance), rtol=0.08)
-    assert np.all(np.abs(sums.mean(0)) < 5 * np.sqrt(variance / 1000))
+    expected = np.sqrt(2 / math.pi * variance) / weight.sum()
+    floors = result.inference.floors
+    assert floors["ece"].mean == pytest.approx(expected[0], rel=0.08)
+    assert floors["classwise_ece"].mean == pytest.approx(expected[1:].mean(), rel=0.08)
 
 
 def test_p_value_of_weights_by_label_by_a_loop_over_draws():
     probs, label, weight = shifted(300, 0)
-    _, drawn = draws_of(probs, label, weight, draws=400)
-    result = evaluate(probs, label, weight, inference=True, draws=400, seed=3)
+    result = evaluate(probs, label, weight, inference=True, seed=3)
     assert result.weights.by_label
     gap, count = result.bins.gap.numpy(), result.bins.count.numpy()
-    pool = [*drawn.top, gap]
-    squares = [(sum(g * g / n for g, n in zip(one, count, strict=True) if n), sum(one) ** 2) for one in pool]
-    rarest = [min(sum(other[k] >= one[k] * (1 - 1e-9) for other in squares) for k in (0, 1)) for one in squares]
-    assert result.inference.p_value == sum(rank <= rarest[-1] for rank in rarest) / len(pool)
+    of_class = np.geomspace(1.0, 0.1, 3) ** -1
+    of_class *= len(label) / weight.sum()
+    share = probs.numpy() / of_class
+    cumulative = (share / share.sum(1, keepdims=True)).cumsum(1)
+    confidence, guess = (x.numpy() for x in probs.max(1))
+    place = np.ceil(confidence * 15).astype(int) - 1
+    rng = np.random.default_rng(0)
+    pool = []
+    for _ in range(1500):
+        drawn = (cumulative <= rng.random((len(label), 1))).sum(1).clip(max=2)
+        residual = of_class[drawn] * (confidence - (drawn == guess))
+        pool.append(np.bincount(place, residual, minlength=15))
+    full = count > 0
+    sums = np.array([*pool, gap])[:, full]
+    squares = np.stack([(sums**2 / count[full]).sum(1), sums.sum(1) ** 2])
+    ranks = [(one >= one[:, None] * (1 - 1e-9)).sum(1) for one in squares]
+    rarest = np.minimum(*ranks)
+    assert result.inference.p_value == pytest.approx((rarest <= rarest[-1]).mean(), abs=0.05)
 
 
 def test_other_weights_count_the_more_cautious_p_value():
@@ -228,28 +227,31 @@ def test_label_shift_changes_the_conclusion():
 def test_weights_depend_on_the_label_alone():
     probs, label, _ = sample(100, 3)
     weight = np.array([1.0, 2.0, 3.0])[label]
-
-    def found(weight):
-        return class_weights(as_rows(probs, label, input="probs", sample_weight=weight))
-
-    np.testing.assert_allclose(found(weight), np.array([1.0, 2.0, 3.0]) / weight.mean())
+    assert evaluate(probs, label, weight).weights.by_label
     other = weight.copy()
     other[5] += 1
-    assert found(other) is None
-    assert found(weight * (label.numpy() != 1)) is None  # the weight of class 1 cannot be seen
+    assert not evaluate(probs, label, other).weights.by_label
+    assert not evaluate(probs, label, weight * (label.numpy() != 1)).weights.by_label  # that of class 1 cannot be seen
 
 
 def test_resampling_multiplies_weights():
     probs, label, weight = sample(12, 3)
-    rows = as_rows(probs, label, input="probs", sample_weight=weight)
-    drawn = resample([(rows, scan(rows, num_bins=5, scores=True, classwise=True))], 5, draws=20, seed=4)
-    picks = np.random.default_rng(4).integers(12, size=(20, 12))
-    for r, pick in enumerate(picks):
+    other = (probs.log() / 2).softmax(1)
+    differences = M.compare(
+        probs, other, label, input="probs", num_bins=5, seed=4, sample_weight=weight, level=0.9
+    ).differences
+    drawn = []
+    for pick in np.random.default_rng(4).integers(12, size=(1000, 12)):
         times = np.bincount(pick, minlength=12) * weight
         kept = times > 0
-        expected = weighted_metrics(probs[kept].tolist(), label[kept].tolist(), times[kept].tolist(), 5)
-        for name in ("error", "nll", "brier", "ece", "classwise_ece", "aurc"):
-            assert float(drawn[name][r, 0]) == pytest.approx(expected[name], abs=1e-8), name
+        a, b = (
+            weighted_metrics(p[kept].tolist(), label[kept].tolist(), times[kept].tolist(), 5) for p in (probs, other)
+        )
+        drawn.append([b[name] - a[name] for name in RESAMPLED])
+    for name, draws in zip(RESAMPLED, np.array(drawn).T, strict=True):
+        d = differences[name]
+        low, high = d.difference + draws.mean() - np.quantile(draws, [0.95, 0.05])  # pivotal
+        assert (d.low, d.high) == pytest.approx((low, high), abs=1e-8), name
 
 
 def test_comparison_is_weighted():
@@ -310,15 +312,17 @@ def test_result_round_trips_and_says_how_much_the_samples_carry():
 
 
 @pytest.mark.parametrize(
-    ("summary", "text"),
+    ("information", "text"),
     [
-        (WeightSummary(60.0, 0.03, False), "With fewer than 100, p-values and intervals are not reliable"),
-        (WeightSummary(150.0, 0.06, True), "One sample has 6 % of the weight"),
+        ({"effective": 60.0, "largest": 0.03}, "With fewer than 100, p-values and intervals are not reliable"),
+        ({"effective": 150.0, "largest": 0.06}, "One sample has 6 % of the weight"),
     ],
 )
-def test_little_information_is_named(summary, text):
-    assert not summary.reliable
-    assert text in summary.sentence(1000)
+def test_little_information_is_named(information, text):
+    result = evaluate(*sample(), inference=True)
+    result = replace(result, weights=replace(result.weights, **information))
+    assert not result.weights.reliable
+    assert text in result.verdict()
 
 
 def test_bins_of_weighted_samples_merge_up_to_rounding():

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dualfocal.metrics import evaluate_tasks
-from dualfocal.predictions import PredictionsError
-from dualfocal.predictions.choices import load_choices
+from dualfocal.predictions import PredictionsError, load_choices
 
 LOGS = Path(__file__).parent / "logs"
 INSPECT = LOGS / "inspect_colours.json"

@@ -12,7 +12,6 @@ import torch
 
 from dualfocal import _memory
 from dualfocal.predictions import PredictionsError, load_predictions, rewrite_predictions, save_predictions
-from dualfocal.predictions._formats import arrays
 from dualfocal.tables import Table
 
 LOGITS = np.random.default_rng(0).normal(size=(50_000, 4))
@@ -46,7 +45,7 @@ def test_the_suggested_limit_is_enough(tmp_path, refusal):
 
 def test_the_default_is_half_of_the_free_memory(tmp_path, refusal, monkeypatch):
     path = file_of(tmp_path, ".npz")
-    monkeypatch.setattr(_memory, "free_memory", lambda: 3_000_000)
+    monkeypatch.setattr("dualfocal._memory.free_memory", lambda: 3_000_000)
     assert "needs 2.0 MB of memory, but the limit is 1.5 MB (half of the free memory)" in refusal(path)
 
 
@@ -68,7 +67,7 @@ def test_running_out_of_memory_is_one_line(tmp_path, refusal, monkeypatch):
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(arrays.NpzFile, "get", fail)
+    monkeypatch.setattr("dualfocal.predictions._formats.arrays.NpzFile.get", fail)
     assert refusal(path) == "array 'logits' cannot be read: there is not enough memory"
     monkeypatch.undo()
     monkeypatch.setattr(torch, "from_numpy", fail)

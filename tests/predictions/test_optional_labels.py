@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 
 from dualfocal.predictions import Predictions, PredictionsError, load_predictions
-from dualfocal.predictions._conversion import REMEDY
 
 LOGITS = np.array([[0.5, -1.25, 3.0], [1e-3, 2.0, -7.5], [0.1, 0.2, 0.3], [9.0, 8.0, 7.0]])
 TARGET = np.array([2, 1, 0, 0])
@@ -72,7 +71,9 @@ def test_labels_are_read_if_they_are_there_and_clear(tmp_path, refusal, suffix):
 def test_labels_that_cannot_be_used_are_left_out_unless_they_are_named(text_file, refusal):
     cases = {
         "p0,p1,y\n0,1,0.5\n": "label 0.5 in line 2 is not a whole number",
-        "p0,p1,y\n0,1,\n": f"column 'y' is empty in line 2; 1 of 1 rows has empty cells: {REMEDY}",
+        "p0,p1,y\n0,1,\n": (
+            "column 'y' is empty in line 2; 1 of 1 rows has empty cells: give --drop-missing to leave them out"
+        ),
         "p_dog,p_cat,y\n0,1,bird\n": "label 'bird' in line 2 is none of the classes (dog, cat)",
     }
     for content, reason in cases.items():

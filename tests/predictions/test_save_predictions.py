@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dualfocal.files import atomic_path, check_place
-from dualfocal.predictions import PredictionsError, load_predictions, rewrite_predictions, save_predictions, saving
+from dualfocal.predictions import PredictionsError, load_predictions, rewrite_predictions, save_predictions
 
 SUFFIXES = [".npz", ".safetensors", ".csv", ".parquet"]
 ARRAYS, TABLES = SUFFIXES[:2], SUFFIXES[2:]
@@ -132,7 +131,7 @@ def test_labels_that_are_no_class_come_back(tmp_path, suffix):
 
 
 def test_many_rows_and_classes_of_a_csv(tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "BLOCK", 10)
+    monkeypatch.setattr("dualfocal.predictions.saving.BLOCK", 10)
     for rows in (30, 31):  # the last row may be alone in its block
         assert_round_trip(tmp_path / "file.csv", made(rows, 12), "logits", labels(rows, classes=12))
 
@@ -303,7 +302,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path, monkeypatch, suffix, error
         def failing_repr(value: float) -> str:
             return next(calls, None) or fail()  # type: ignore[return-value]
 
-        monkeypatch.setattr(saving, "repr", failing_repr, raising=False)
+        monkeypatch.setattr("dualfocal.predictions.saving.repr", failing_repr, raising=False)
     else:
         places = {
             ".npz": (np, "savez"),
@@ -325,20 +324,10 @@ def test_a_write_that_fails_changes_nothing(tmp_path, monkeypatch, suffix, error
     assert os.listdir(tmp_path) == []
 
 
-def test_an_atomic_write_replaces_the_file_only_if_it_succeeds(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
-    with atomic_path(path) as temporary:
-        assert (temporary.parent, temporary.suffix) == (tmp_path, ".txt")
-        temporary.write_text("new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
-    with pytest.raises(UnicodeEncodeError), atomic_path(path) as temporary:
-        temporary.write_text("newer, but not all of it: \ud800")
-    assert path.read_text() == "new"
-    with atomic_path(tmp_path / ("x" * 251 + ".txt")) as temporary:
-        temporary.write_text("as long as a name can be")
-    assert len(os.listdir(tmp_path)) == 2
+def test_a_name_may_be_as_long_as_it_can_be(tmp_path):
+    path = tmp_path / ("x" * 251 + ".npz")
+    save_predictions(path, made(4, 2), input="logits")
+    assert os.listdir(tmp_path) == [path.name]
 
 
 def test_permissions_follow_the_umask_or_the_existing_file(tmp_path):
@@ -361,9 +350,7 @@ def test_links_are_followed(tmp_path):
     (tmp_path / "a.npz").symlink_to(tmp_path / "store" / "1")  # not there yet, and of no suffix
     save_predictions(tmp_path / "a.npz", made(4, 2), input="logits")
     assert (tmp_path / "a.npz").is_symlink()
-    with atomic_path(tmp_path / "a.npz") as temporary:
-        assert (temporary.parent, temporary.suffix) == (tmp_path / "store", ".npz")  # as what it is written as
-        temporary.write_bytes((tmp_path / "a.npz").read_bytes())
+    save_predictions(tmp_path / "a.npz", made(4, 2), input="logits")  # once more, over the file
     assert os.listdir(tmp_path / "store") == ["1"]
     assert torch.equal(load_predictions(tmp_path / "a.npz", labels=False).values, made(4, 2))
 
@@ -376,12 +363,10 @@ def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
     assert "cannot be written: Permission denied" in refusal(tmp_path / "a.npz", made(4, 2))
 
 
-def test_a_place_can_be_checked_before_anything_is_computed(tmp_path):
-    check_place(tmp_path / "a.npz")
-    check_place(Path("a.npz"))  # in the current folder
-    with pytest.raises(ValueError, match="must be a file, but is a folder"):
-        check_place(tmp_path)
-    assert os.listdir(tmp_path) == []
+def test_a_folder_is_no_place_for_a_file(tmp_path):
+    (tmp_path / "a.npz").mkdir()
+    assert "must be a file, but is a folder" in refusal(tmp_path / "a.npz", made(4, 2))
+    assert os.listdir(tmp_path) == ["a.npz"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

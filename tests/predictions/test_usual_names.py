@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dualfocal.cli import main
-from dualfocal.predictions import PredictionsError, check_usable, load_predictions, rewrite_predictions
+from dualfocal.predictions import PredictionsError, load_predictions, rewrite_predictions
 
 PROBS = np.array([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [0.0, 0.25, 0.75], [1.0, 0.0, 0.0]])
 CODES = np.array([0, 1, 2, 0])
@@ -129,16 +129,20 @@ def test_percent(npz, text_file, refusal):
     assert "if they are percent, give --percent" in refusal(npz(probs=np.array([[50, 50]] * 4), y=CODES))
 
 
-def test_percent_and_nan_are_named_with_their_option(npz):
-    for values in (100 * PROBS, 100 * PROBS[:, 0]):
-        with pytest.raises(PredictionsError, match="these are percent: give --percent"):
-            check_usable(load_predictions(npz(probs=values, y=CODES % 2)))
-    check_usable(load_predictions(npz(probs=PROBS, y=CODES)))
+def test_percent_and_nan_are_named_with_their_option(npz, capsys):
+    def evaluate(path) -> str:
+        with pytest.raises(SystemExit):
+            main(["evaluate", str(path), "--no-inference", "--json"])
+        return capsys.readouterr().err
+
+    assert "these are percent: give --percent" in evaluate(npz(probs=100 * PROBS, y=CODES % 2))
+    assert "these are percent: give --percent" in evaluate(npz(probs=100 * PROBS[:, 0], y=CODES % 2))
+    assert "dualfocal: " not in evaluate(npz(probs=PROBS, y=CODES))
     bad = PROBS.copy()
     bad[1:3, 0] = np.nan
-    with pytest.raises(PredictionsError, match=r"row 1 holds NaN; 2 of 4 rows .*--drop-missing"):
-        check_usable(load_predictions(npz(probs=bad, y=CODES)))
-    check_usable(load_predictions(npz(probs=bad, y=np.array([0, -100, -100, 1]))))  # ignored
+    assert re.search(r"row 1 holds NaN; 2 of 4 rows .*--drop-missing", evaluate(npz(probs=bad, y=CODES)))
+    ignored = evaluate(npz(probs=bad, y=np.array([0, -100, -100, 1])))
+    assert "dualfocal: " not in ignored
 
 
 # Missing values

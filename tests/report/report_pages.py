@@ -16,7 +16,7 @@ from samples import draw_logits, write_run
 from dualfocal.metrics import CalibrationMonitor
 from dualfocal.metrics.monitor.state_file import MonitorState
 from dualfocal.predictions import Reading
-from dualfocal.report import html, write_report
+from dualfocal.report import write_report
 
 HOSTILE = [
     "</script><script>hacked = 1</script>",
@@ -99,7 +99,7 @@ def pages(folder) -> Callable[[str], Path]:
             reading = Reading(binary="positive" if name == "scores" else None)
             with pytest.MonkeyPatch.context() as patch:
                 if name in LIMITS:
-                    patch.setattr(html, "deal", lambda samples, room: [LIMITS[name]])
+                    patch.setattr("dualfocal.report.html.deal", lambda samples, room: [LIMITS[name]])
                 write_report([folder / f"{name}.npz"], page, calibrators=(), reading=reading)
         return page
 

@@ -11,8 +11,7 @@ from report_pages import contents, predictions, write_monitor
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from dualfocal.metrics import CalibrationMonitor, aurc
-from dualfocal.metrics.groups import evaluate_groups
+from dualfocal.metrics import CalibrationMonitor, aurc, evaluate_groups
 from dualfocal.predictions import Reading
 
 POSITIVE = {"reading": Reading(binary="positive")}

@@ -14,10 +14,8 @@ from report_pages import png_size
 from samples import draw_logits
 
 from dualfocal import metrics
-from dualfocal.metrics import Evaluation
-from dualfocal.metrics.corp import corp
+from dualfocal.metrics import Evaluation, corp
 from dualfocal.plots import corp_diagram, corp_figure, reliability_diagram, reliability_figure, save
-from dualfocal.plots.reliability import chance_range
 
 
 def evaluation(n: int = 1000, sharpness: float = 1.0, seed: int = 0, **options: object) -> Evaluation:
@@ -120,10 +118,10 @@ def test_gaps_beyond_the_range_of_a_calibrated_model_are_marked():
 def test_few_bins_of_calibrated_models_are_beyond():
     beyond = num_bins = 0
     for seed in range(40):
-        bins = evaluation(2000, seed=seed).bins
-        full = bins.count > 0
-        low, high = chance_range(bins.count[full].numpy(), bins.mean_confidence[full].numpy())
-        accuracy = bins.accuracy[full].numpy()
+        result = evaluation(2000, seed=seed)
+        accuracy = result.bins.accuracy[result.bins.count > 0].numpy()
+        [(top, _)] = diagrams(reliability_figure({"": result}))
+        low, high = whiskers(top).T
         beyond += ((accuracy < low - 1e-12) | (accuracy > high + 1e-12)).sum()
         num_bins += len(accuracy)
     assert num_bins > 400
@@ -141,10 +139,11 @@ def test_range_is_that_of_binomial_outcomes():
 
 def test_the_range_holds_its_level_in_a_simulation():
     rng = np.random.default_rng(0)
-    count, confidence = np.array([7, 40, 300, 0]), np.array([0.9, 0.55, 0.97, np.nan])
-    low, high = chance_range(count, confidence)
-    assert np.isnan([low[3], high[3]]).all()
-    for n, p, a, b in zip(count[:3], confidence, low, high, strict=False):
+    count, confidence = [40, 7, 300], [0.55, 0.9, 0.97]
+    p = torch.tensor(confidence, dtype=torch.float64).repeat_interleave(torch.tensor(count))
+    result = metrics.evaluate(torch.stack([p, 1 - p], 1), torch.zeros(347, dtype=torch.int64), input="probs")
+    [(top, _)] = diagrams(reliability_figure({"": result}))
+    for n, p, (a, b) in zip(count, confidence, whiskers(top), strict=True):  # empty bins have none
         shares = (rng.random((20_000, n)) < p).mean(1)
         assert (shares < a - 1e-9).mean() < 0.055
         assert (shares > b + 1e-9).mean() < 0.055

@@ -12,8 +12,7 @@ from report_pages import png_size
 
 from dualfocal.losses import LOSSES
 from dualfocal.metrics import evaluate
-from dualfocal.plots import LOOKS, reliability_figure, save
-from dualfocal.plots.style import plain, styled
+from dualfocal.plots import LOOKS, reliability_figure, save, styled
 
 
 def figure_of_one() -> Figure:
@@ -39,13 +38,12 @@ def test_lines_of_the_papers_losses_differ_in_grey():
 
 
 def test_names_are_drawn_verbatim():
-    axis = Figure().subplots()
     name = r"$a_b$ \x_{1"
-    axis.set(title=plain(name), xlabel=plain(name))
+    figure = reliability_figure({name: evaluate([[0.7, 0.3]], [0], input="probs")})
     file = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        axis.figure.savefig(file, format="svg")
-    assert len(re.findall(re.escape(name) + "<", file.getvalue())) == 2
+        figure.savefig(file, format="svg")
+    assert name in file.getvalue()
 
 
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dualfocal_lab.cli import _common as names
+from dualfocal_lab.train.presets import PRESETS
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_commands_and_options() -> None:
 
 
 def test_names() -> None:
-    assert completed("dualfocal train ") == list(names.PRESETS)
+    assert completed("dualfocal train ") == list(PRESETS)
     assert completed("dualfocal data fetch cifar100") == ["cifar100"]
     assert completed("dualfocal study --model dense") == ["densenet121", "densenet40"]
     assert completed("dualfocal calibrate a.npz --method h") == ["histogram"]

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from report_pages import contents_of
 from safetensors.torch import load_file
 
 from dualfocal.calibrators import load_calibrator, make_calibrator
 from dualfocal.metrics import evaluate
 from dualfocal.predictions import Reading, load_predictions
-from dualfocal.report.calibrated import calibrate
-from dualfocal.report.inputs import load_inputs
+from dualfocal.report import write_report
 from dualfocal_lab.runs import Run
 from dualfocal_lab.train import train
 from dualfocal_lab.train.presets import preset
@@ -153,13 +153,11 @@ def test_calibrators_of_a_run_are_fitted_on_its_validation_split(run, record):
 
 def test_report_and_evaluate_agree_on_the_calibrators_of_a_run(record):
     [content] = record("evaluate", "runs/a", "--calibrate", "temperature,vector,isotonic")["files"]
-    reading = Reading()
-    [subject] = load_inputs([Path("runs/a")], reading)
-    calibration = calibrate(subject, ["temperature", "vector", "isotonic"], reading, lambda share: None)
-    assert calibration.advice == content["calibration"]["verdict"]
-    assert {method.name: method.scores["nll"] for method in calibration.comparison.methods} == {
-        method["method"]: method["nll"] for method in content["calibration"]["methods"]
-    }
+    write_report([Path("runs/a")], "a.html", calibrators=("temperature", "vector", "isotonic"))
+    page = contents_of(Path("a.html"))
+    assert page["runs"][0]["advice"] == content["calibration"]["verdict"]
+    [model] = page["results"]["models"]
+    assert model["calibrators"]["methods"] == content["calibration"]["methods"]
 
 
 def test_named_splits_and_arrays_and_merged_runs_are_cross_validated(record):

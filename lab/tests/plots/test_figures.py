@@ -10,9 +10,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from samples import draw_logits
 
-from dualfocal.metrics.corp import corp
+from dualfocal.metrics import corp
 from dualfocal.plots import LOOKS, corp_diagram, corp_figure
-from dualfocal.plots.panels import density_strip
 from dualfocal_lab.plots import (
     MetricBar,
     ece_over_training,
@@ -69,11 +68,6 @@ def test_corp_figure_have_shares_below():
         assert sum(bar.get_height() for bar in strip.patches) == pytest.approx(100)
     with pytest.raises(ValueError, match="at least one"):
         corp_figure({})
-
-
-def test_density_strip_in_percent(axis):
-    assert density_strip(axis, np.array([0, 0.5, 1]), np.array([1, 3])) is axis
-    assert [bar.get_height() for bar in axis.patches] == [25, 75]
 
 
 # Bars

@@ -5,9 +5,8 @@
 """
 
 from dualfocal.calibrators._base import Calibrator
-from dualfocal.calibrators._fit_report import FitReport
 from dualfocal.calibrators._scoring import MethodScore
-from dualfocal.calibrators.application import Application, apply_calibrator
+from dualfocal.calibrators.application import apply_calibrator
 from dualfocal.calibrators.binning import BayesianBinning, HistogramBinning, IsotonicCalibration
 from dualfocal.calibrators.calibrated_model import CalibratedModel
 from dualfocal.calibrators.comparison import CalibratorComparison
@@ -33,7 +32,6 @@ from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, Temper
 __all__ = [
     "CALIBRATORS",
     "MULTILABEL_CALIBRATORS",
-    "Application",
     "BayesianBinning",
     "BetaCalibration",
     "CalibratedModel",
@@ -42,7 +40,6 @@ __all__ = [
     "Chain",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
-    "FitReport",
     "HistogramBinning",
     "IsotonicCalibration",
     "MatrixScaling",

@@ -23,6 +23,8 @@ from dualfocal.cli.monitor import monitor
 from dualfocal.cli.report import report
 from dualfocal.tables import printable
 
+__all__ = ["app", "full_app", "main"]
+
 COMMANDS = (evaluate, report, compare, calibrate, apply, monitor, info)
 LAB_COMMANDS = ("train", "study", "runs", "data", "paper")  # of the package dualfocal-lab
 CLOSED_PIPE = 141  # exit code of a shell for a command that SIGPIPE ended

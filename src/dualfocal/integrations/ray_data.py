@@ -13,6 +13,8 @@ import numpy as np
 
 from dualfocal.metrics import BinnedPredictions, Evaluation
 
+__all__ = ["bin_dataset", "evaluate_dataset"]
+
 STATE = "state"  # column with the state of a block, as JSON; empty if the block has no samples
 
 

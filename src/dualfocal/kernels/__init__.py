@@ -5,6 +5,8 @@ import importlib.util
 
 import torch
 
+__all__ = ["DTYPES", "available"]
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of logits that the kernels read
 
 

@@ -3,22 +3,24 @@
 from typing import TYPE_CHECKING, Any
 
 from dualfocal._extras import import_extra
-from dualfocal.metrics.auroc import Auroc, AurocDifference, auroc, compare_auroc
+from dualfocal.metrics.auroc import Auroc, auroc, compare_auroc
 from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
 from dualfocal.metrics.choices import ChoiceEvaluation, Choices, evaluate_choices, evaluate_tasks
-from dualfocal.metrics.comparison import Comparison, compare
+from dualfocal.metrics.comparison import Comparison, Difference, compare
 from dualfocal.metrics.corp import Corp, corp
 from dualfocal.metrics.evaluation import evaluate
+from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups
 from dualfocal.metrics.inference.holm import holm
 from dualfocal.metrics.inference.result import Floor, Inference
-from dualfocal.metrics.linear import LinearCalibration, linear_calibration
+from dualfocal.metrics.linear import linear_calibration
 from dualfocal.metrics.monitor.batch import MonitorBatch
 from dualfocal.metrics.monitor.calibration_monitor import CalibrationMonitor
 from dualfocal.metrics.multilabel.evaluation import evaluate_multilabel
-from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
+from dualfocal.metrics.multilabel.result import MultilabelEvaluation
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.risk_coverage import RiskCoverage
 from dualfocal.metrics.scores import (
     BrierDecomposition,
     aurc,
@@ -49,7 +51,6 @@ __all__ = [
     "METRICS",
     "AdaptiveCalibrationError",
     "Auroc",
-    "AurocDifference",
     "BinStats",
     "BinnedPredictions",
     "BrierDecomposition",
@@ -62,16 +63,17 @@ __all__ = [
     "ClusteredPredictions",
     "Comparison",
     "Corp",
+    "Difference",
     "Evaluation",
     "ExpectedCalibrationError",
     "Floor",
+    "GroupEvaluation",
     "Inference",
-    "LabelEvaluation",
-    "LinearCalibration",
     "MaximumCalibrationError",
     "Metric",
     "MonitorBatch",
     "MultilabelEvaluation",
+    "RiskCoverage",
     "ShiftEvaluation",
     "ShiftScores",
     "ShiftSet",
@@ -91,6 +93,7 @@ __all__ = [
     "error_rate",
     "evaluate",
     "evaluate_choices",
+    "evaluate_groups",
     "evaluate_multilabel",
     "evaluate_shift",
     "evaluate_tasks",

@@ -10,19 +10,17 @@ from 1.
 
 from dualfocal.predictions._formats.interface import PredictionsError, TooLargeError
 from dualfocal.predictions.alignment import check_same_labels, merge_predictions
-from dualfocal.predictions.choices import CHOICE_SCORES, ChoicePredictions, load_choices
-from dualfocal.predictions.dense import DenseFolder, DenseImage, is_dense_folder, open_dense_folder
-from dualfocal.predictions.loading import Predictions, check_usable, load_predictions
+from dualfocal.predictions.choices import ChoicePredictions, load_choices
+from dualfocal.predictions.dense import DenseFolder, is_dense_folder, open_dense_folder
+from dualfocal.predictions.loading import Predictions, load_predictions
 from dualfocal.predictions.multilabel import load_multilabel_predictions
 from dualfocal.predictions.reading import Reading, find_run_folders, is_finished_run, is_run_folder, predictions_file
 from dualfocal.predictions.saving import rewrite_predictions, save_predictions
 from dualfocal.predictions.streaming import PredictionStream, bin_predictions, stream_predictions
 
 __all__ = [
-    "CHOICE_SCORES",
     "ChoicePredictions",
     "DenseFolder",
-    "DenseImage",
     "PredictionStream",
     "Predictions",
     "PredictionsError",
@@ -30,7 +28,6 @@ __all__ = [
     "TooLargeError",
     "bin_predictions",
     "check_same_labels",
-    "check_usable",
     "find_run_folders",
     "is_dense_folder",
     "is_finished_run",

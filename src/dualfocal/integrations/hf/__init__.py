@@ -4,13 +4,12 @@
 classifier; see ``docs/frameworks.md`` for complete scripts. Nothing here imports transformers.
 """
 
-from dualfocal.integrations.hf._loss import TrainerLoss, loss_func
+from dualfocal.integrations.hf._loss import loss_func
 from dualfocal.integrations.hf.causal_lm import count_tokens, evaluate_causal_lm, scan_causal_lm
 from dualfocal.integrations.hf.metrics import EvalPrediction, compute_lm_metrics, compute_metrics, lm_statistics
 
 __all__ = [
     "EvalPrediction",
-    "TrainerLoss",
     "compute_lm_metrics",
     "compute_metrics",
     "count_tokens",

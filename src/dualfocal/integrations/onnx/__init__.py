@@ -1,6 +1,6 @@
 """Export of calibrated models to ONNX, verified with onnxruntime (``pip install "dualfocal[onnx]"``)."""
 
-from dualfocal.integrations.onnx._verification import BOUNDS, MARGIN, OnnxAgreement
+from dualfocal.integrations.onnx._verification import BOUNDS
 from dualfocal.integrations.onnx.export import export_onnx
 
-__all__ = ["BOUNDS", "MARGIN", "OnnxAgreement", "export_onnx"]
+__all__ = ["BOUNDS", "export_onnx"]
