@@ -77,6 +77,24 @@ def test_a_class_that_is_never_predicted(browser, tmp_path):
         assert page.locator("#panel-0 .reliability svg").count() == 1
 
 
+def test_every_figure_can_be_saved_whatever_the_class(browser, tmp_path):
+    """A class that is never predicted has no diagram, and so no buttons: they would find no picture to save."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(200, 6))
+    logits[:, 5] = -9
+    names = np.array([*HOSTILE, "never"])
+    np.savez(tmp_path / "a.npz", logits=logits, target=rng.integers(5, size=200), class_names=names)
+    write_report([tmp_path / "a.npz"], tmp_path / "page.html", calibrators=())
+    page = browser.go(tmp_path / "page.html")
+    for name in names:
+        page.select_option("#class", label=str(name))
+        page.wait_for_function("name => document.querySelector('#live-caption').textContent.endsWith(name)", arg=name)
+        for button in page.locator(".downloads button:visible").all():
+            button.click()
+        assert (page.locator("#panel-0 .saves button").count() > 0) == (name != "never"), name
+    assert [event for event in browser.events if event.startswith(("error", "thrown"))] == []
+
+
 def test_a_subset_of_the_samples_is_announced(browser, pages):
     count = arrays_of(pages("part"))["count"]
     with opened(browser, pages("part")) as page:
