@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import inputs
-from values import ROOT, Recording, Section
-
-LOGS = ROOT / "tests" / "predictions" / "logs"
-RESULTS = ROOT / "results"
+from values import Recording, Section
 
 
 @dataclass(frozen=True)
@@ -42,13 +39,15 @@ class Command:
     @property
     def arguments(self) -> list[str]:
         """What the program is called with today."""
-        line = (self.new or self.old).format(logs=LOGS, results=RESULTS)
+        line = (self.new or self.old).format(logs=inputs.LOGS, results=inputs.RESULTS)
         return [*shlex.split(line), *(["--json"] if self.as_json else [])]
 
 
 COMMANDS = (
     Command("evaluate/npz", "evaluate five.npz"),
-    Command("evaluate/binary", "evaluate binary.csv --probs score --target outcome --binary positive --group-by hospital"),
+    Command(
+        "evaluate/binary", "evaluate binary.csv --probs score --target outcome --binary positive --group-by hospital"
+    ),
     Command("evaluate/clusters", "evaluate five.csv --cluster patient --weight weight --level 0.95 --seed 7"),
     Command("evaluate/several", "evaluate five.npz other.npz probs.npz"),
     Command("evaluate/merge", "evaluate part1.npz part2.npz --merge --num-bins 10"),
@@ -66,7 +65,7 @@ COMMANDS = (
     Command("apply", "apply cal.npz split.npz --split test --out calibrated.npz", writes="calibrated.npz"),
     Command("apply/table", "apply cal.npz five.csv --out calibrated.csv"),
     Command("calibrate/multilabel", "calibrate labels.npz --task multilabel --method platt --out cal-labels.npz"),
-    Command("monitor/first", "monitor state.json part1.npz --time first"),
+    Command("monitor/first", "monitor state.json part1.npz --time first", code=1),
     Command("monitor/second", "monitor state.json part2.npz --time second --classwise", code=2, as_json=False),
     Command("monitor/alarm", "monitor state.json part2.npz --time second", code=1),
     Command("report", "report five.npz --calibrators temperature -o report.html", as_json=False),
@@ -79,7 +78,9 @@ LAB_COMMANDS = (
     Command("train/wrong", "train digits --set loss.gama=6 --show", code=2, as_json=False),
     Command("runs", "runs run"),
     Command("evaluate-run", "evaluate run --calibrate temperature"),
-    Command("compare-runs", "compare {results}/cifar10/resnet50-cross_entropy-seed1 {results}/cifar10/resnet50-flsd-seed1"),
+    Command(
+        "compare-runs", "compare {results}/cifar10/resnet50-cross_entropy-seed1 {results}/cifar10/resnet50-flsd-seed1"
+    ),
     Command("calibrate-run", "calibrate run --method vector --out run.npz"),
     Command("apply-run", "apply run.npz run --out run-calibrated.npz", writes="run-calibrated.npz"),
     Command(

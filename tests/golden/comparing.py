@@ -35,6 +35,7 @@ class Apart:
         self.old, self.new, self.tolerance = old, new, tolerance
         self.relative = self.absolute = 0.0
         self.numbers = self.beyond = 0
+        self.first = ""  # the first two floats that differ
         self.differ_in = ""  # dtype, shape, text, ..., if it is not only floats that differ
         self._compare(old, new, "value")
 
@@ -50,7 +51,7 @@ class Apart:
         if self.beyond:
             lines.append(
                 f"    {self.beyond} of {self.numbers} numbers differ, by up to {self.relative:.3g} relative, "
-                f"{self.absolute:.3g} absolute"
+                f"{self.absolute:.3g} absolute; the first: {self.first}"
             )
         return "\n".join(lines)
 
@@ -78,6 +79,7 @@ class Apart:
         if self.tolerance.allows(old, new):
             return
         self.beyond += 1
+        self.first = self.first or f"{old!r} -> {new!r}"
         distance = abs(new - old)
         distance = math.inf if math.isnan(distance) else distance
         self.absolute = max(self.absolute, distance)

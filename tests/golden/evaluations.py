@@ -1,20 +1,18 @@
 """`evaluate` and `compare` with their inference, groups, multi-label, shift, multiple choice, CORP and risk curves."""
 
 import inspect
-from pathlib import Path
 
 import inputs
 import metrics
 import numpy as np
 import torch
-from values import ROOT, Recording, Section
+from values import Recording, Section
 
 from dualfocal import metrics as package
 from dualfocal.metrics.groups import evaluate_groups, quantile_groups
 from dualfocal.metrics.risk_coverage import RiskCoverage
 from dualfocal.predictions import CHOICE_SCORES, load_choices
 
-LOGS = ROOT / "tests" / "predictions" / "logs"
 FEW = {"inference": True, "draws": 400, "seed": 3}  # options of quick inference
 
 
@@ -105,7 +103,9 @@ def shift(rec: Recording) -> None:
     test = package.ShiftSet(logits, target, cluster)
     rec.call("clusters", package.evaluate_shift, test, by_cluster, level=0.95, seed=4, num_bins=10)
     probs = inputs.softmax(logits)
-    rec.call("probs", package.evaluate_shift, package.ShiftSet(probs, target, None, "probs"), {"noise": sets["noise-1"]})
+    rec.call(
+        "probs", package.evaluate_shift, package.ShiftSet(probs, target, None, "probs"), {"noise": sets["noise-1"]}
+    )
     score, other = probs.max(1), inputs.softmax(inputs.noisy(logits, 64)).max(1)
     right = probs.argmax(1) == target
     rec.call("auroc", package.auroc, score, right)
@@ -129,15 +129,18 @@ def choices(rec: Recording) -> None:
     rec.call("inference", package.evaluate_choices, plain, **FEW)
     rec.call("clusters", package.evaluate_choices, clustered, **FEW)
     rec.call("tasks", package.evaluate_tasks, {"first": plain, "second": clustered}, inference=True)
-    for kind, paths in {"lm-eval": sorted(LOGS.glob("samples_*")), "inspect": [LOGS / "inspect_colours.json"]}.items():
+    for kind, paths in {
+        "lm-eval": sorted(inputs.LOGS.glob("samples_*")),
+        "inspect": [inputs.LOGS / "inspect_colours.json"],
+    }.items():
         for log in load_choices(paths, format=kind):
             for score in CHOICE_SCORES:
                 options = rec.call(f"logs/{kind}/{log.task}/{score}/choices", choices_of, log, score)
                 if options is not None:
                     rec.call(f"logs/{kind}/{log.task}/{score}/evaluation", evaluate_log, log, score)
-    (packed,) = load_choices(LOGS / "inspect_colours.eval", format="inspect")
+    (packed,) = load_choices(inputs.LOGS / "inspect_colours.eval", format="inspect")
     rec.put("logs/packed", choices_of(packed, CHOICE_SCORES[0]))
-    rec.put("logs/files", [path.name for path in sorted(LOGS.iterdir(), key=lambda path: path.name)])
+    rec.put("logs/files", [path.name for path in sorted(inputs.LOGS.iterdir(), key=lambda path: path.name)])
 
 
 def choices_of(log: object, score: str) -> dict[str, object] | None:

@@ -60,7 +60,12 @@ def writing(rec: Recording) -> None:
         predictions.save_predictions(path, logits.float(), input="logits", target=target)
         rec.put(f"save/{suffix}", content(predictions.load_predictions(path)))
     fitted = calibrators.VectorScaling().fit(*inputs.tensors(*inputs.sample(600, 5, 1)))
-    for source, suffix in (("five.csv", "csv"), ("five.parquet", "parquet"), ("five.csv", "parquet"), ("half.safetensors", "npz")):
+    for source, suffix in (
+        ("five.csv", "csv"),
+        ("five.parquet", "parquet"),
+        ("five.csv", "parquet"),
+        ("half.safetensors", "npz"),
+    ):
         original = predictions.load_predictions(source)
         applied = calibrators.apply_calibrator(fitted, original.values, original.target)
         rec.put(f"apply/{source}-{suffix}", applied)

@@ -51,8 +51,9 @@ def sql(rec: Recording) -> None:
         connection.execute("SET threads = 1")
         for source in ("five.csv", "five.parquet", "words.csv"):
             query = f"SELECT * FROM '{source}'"
-            rec.call(source, evaluate_table, connection, query)
-            rec.call(f"{source}/bins", lambda q=query: bin_table(connection, q, num_bins=8).evaluate())
+            names = {"probs": ",".join(inputs.NAMES)} if source == "words.csv" else {}
+            rec.put(f"{source}/evaluation", evaluate_table(connection, query, **names))
+            rec.put(f"{source}/bins", bin_table(connection, query, num_bins=8, **names).evaluate())
         table = PredictionTable.find(connection, "SELECT * FROM 'five.csv'", group="hospital")
         groups = {str(name): state.evaluate(inference=True, **FEW) for name, state in dict(table.bin_groups()).items()}
         rec.put("groups", groups)
@@ -68,8 +69,8 @@ def ray_data(rec: Recording) -> None:
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         ray.data.DataContext.get_current().enable_progress_bars = False
-        values = ray.data.from_numpy(logits).rename_columns({"data": "scores"})
-        dataset = values.zip(ray.data.from_numpy(target).rename_columns({"data": "label"})).repartition(5)
+        rows = [{"scores": row.tolist(), "label": int(label)} for row, label in zip(logits, target, strict=True)]
+        dataset = ray.data.from_items(rows, override_num_blocks=5)
         rec.call("evaluate", evaluate_dataset, dataset, logits="scores", target="label", **FEW)
         state = bin_dataset(dataset, logits="scores", target="label", num_bins=10)
         rec.put("bins", state.evaluate())

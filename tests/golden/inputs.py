@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"  # run folders of the repository
+LOGS = ROOT / "tests" / "predictions" / "logs"  # logs of language models
 Arrays = tuple[np.ndarray, np.ndarray]
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 

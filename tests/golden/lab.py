@@ -8,7 +8,8 @@ from typing import Any
 import inputs
 import numpy as np
 import torch
-from values import ROOT, Recording, Section, digest
+from inputs import RESULTS
+from values import Recording, Section, digest
 
 from dualfocal import data as data_sets
 from dualfocal import models as networks
@@ -28,7 +29,6 @@ from dualfocal.runs import Recipe, Run, find_runs
 from dualfocal.train import train as train_run
 from dualfocal.train.presets import PRESETS, custom, preset
 
-RESULTS = ROOT / "results"
 PLANS = ("cifar10", "20newsgroups")
 TABLES = (*(f"table{number}" for number in range(1, 14)), *(table.name for table in published_tables()))
 
@@ -213,7 +213,10 @@ def paper(rec: Recording) -> None:
     """The trainings of every table, our rows from finished runs beside the published ones, errata, verification."""
     for name in TABLES:
         planned = plan(name, extras=True, seeds=[1, 2])
-        rec.put(f"plan/{name}", [{"label": t.label, "special": t.special, "loss": t.recipe.loss} for t in planned.trainings.values()])
+        rec.put(
+            f"plan/{name}",
+            [{"label": t.label, "special": t.special, "loss": t.recipe.loss} for t in planned.trainings.values()],
+        )
         rec.put(f"plan/{name}/hours", [training.hours for training in planned.trainings.values()])
         rec.put(f"plan/{name}/epochs", [training.recipe.epochs for training in planned.trainings.values()])
     rec.put("plan/short", plan("table1", epochs_scale=0.2, settings=["lr=0.05"]))

@@ -93,9 +93,7 @@ def losses(rec: Recording) -> None:
                 lambda given, f=function, fixed=fixed: lambda z, y: f(z, y, **fixed, **given),
                 module=False,
             )
-            record_loss(
-                rec, f"{name}/{label}/module", lambda given, m=module, o=options: m(**o, **given), module=True
-            )
+            record_loss(rec, f"{name}/{label}/module", lambda given, m=module, o=options: m(**o, **given), module=True)
 
 
 def adaptive(rec: Recording) -> None:

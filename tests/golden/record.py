@@ -12,10 +12,11 @@ import os
 
 # Sums depend on the number of threads, tables on the terminal: set before torch and rich are imported. Processes that
 # are started from here inherit it.
-os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-os.environ |= {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb", "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-for variable in ("DUALFOCAL_DATA", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "RANK", "WORLD_SIZE"):
-    os.environ.pop(variable, None)
+if __name__ == "__main__":
+    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MPLBACKEND": "agg", "COLUMNS": "200"}
+    os.environ |= {"NO_COLOR": "1", "TERM": "dumb", "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    for variable in ("DUALFOCAL_DATA", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "RANK", "WORLD_SIZE"):
+        os.environ.pop(variable, None)
 
 import argparse
 import contextlib
@@ -97,7 +98,7 @@ def record_section(name: str) -> Result:
     """Record one section in a folder of its own."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002  for code that draws from the global generator
+    np.random.seed(0)
     start = time.perf_counter()
     with new_folder() as folder:
         rec = Recording(folder)

@@ -142,7 +142,9 @@ def monitor(rec: Recording) -> None:
     probs = inputs.softmax(two)
     confidence.update(probs.max(1), (probs.argmax(1) == outcome).astype(int), input="confidence", time="all")
     rec.put("confidence/log_evidence", confidence.log_evidence)
-    collected = [package.CalibrationMonitor().collect(two[part], outcome[part]) for part in (slice(150), slice(150, 300))]
+    collected = [
+        package.CalibrationMonitor().collect(two[part], outcome[part]) for part in (slice(150), slice(150, 300))
+    ]
     merged = package.CalibrationMonitor()
     merged.add(collected[0] + collected[1], time="all")
     rec.put("merged/log_evidence", merged.log_evidence)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from inputs import ROOT
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[2]
 WHOLE = 10_000  # numbers of an array that are kept one by one
 LONGEST = 120  # characters of a text without spaces
 DROPPED = re.compile(  # keys of times, places, machines, versions and checksums of files that contain them
@@ -24,7 +24,7 @@ DROPPED = re.compile(  # keys of times, places, machines, versions and checksums
     r"python|torch|numpy|root|place|path|threads|cores|crc32|sessions|digest|.*\.version_info"
 )
 TIMES = re.compile(r"[\d.,]+ ?(?:s|ms|min|h|MB|kB|samples/s|images/s)\b|\d{4}-\d\d-\d\d\S*|\d+:\d\d(?::\d\d)?")
-NUMBER = re.compile(r"(?<![\w.])[-+−]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?(?![\w])")
+NUMBER = re.compile(r"(?<![\w.])[-+\u2212]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?(?![\w])")
 
 
 @dataclasses.dataclass(frozen=True)
