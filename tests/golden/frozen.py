@@ -1,8 +1,9 @@
 """The inference of 30 frozen data sets, to compare engines that draw other random numbers.
 
-Nothing here needs to be equal to the bit. The rules: p-values within .05, floors and the smallest detectable gap within
-2 %, ends of intervals within 5 % of their width. The noise of the default number of draws breaks these rules, so every
-number is the mean of several seeds.
+Nothing here needs to be equal to the bit. The rules: p-values within .05, floors within 2 %, the smallest detectable
+gap within 5 %, ends of intervals within 5 % of their width. The noise of the default number of draws breaks these
+rules, so every number is the mean of several seeds. The 95 % quantile of the MCE is left out: a nearly empty bin
+decides it, and it jumps between a few values.
 """
 
 import json
@@ -24,7 +25,7 @@ from scipy.special import ndtri
 from dualfocal.metrics import evaluate
 
 SEEDS = 24  # evaluations of each data set, with other draws
-P_RULE, FLOOR_RULE, INTERVAL_RULE = 0.05, 0.02, 0.05
+RULES = {"p": 0.05, "floor": 0.02, "detectable": 0.05, "interval": 0.05}
 Numbers = dict[str, float]
 
 
@@ -135,9 +136,11 @@ def numbers_of(evaluation: Any) -> Numbers:
     """Return the numbers of one evaluation; names begin with the rule that applies."""
     inference = evaluation.inference
     content = evaluation.to_dict()["inference"]
-    found = {"p/ece": inference.p_value, "p/joint": inference.joint_p_value, "floor/detectable": inference.detectable}
+    found = {"p/ece": inference.p_value, "p/joint": inference.joint_p_value, "detectable/gap": inference.detectable}
     for name, floor in content["floors"].items():
-        found[f"floor/{name} mean"], found[f"floor/{name} q95"] = floor["mean"], floor["q95"]
+        found[f"floor/{name} mean"] = floor["mean"]
+        if name != "mce":
+            found[f"floor/{name} q95"] = floor["q95"]
     found["interval/low"], found["interval/high"] = content["debiased_ece"]["interval"]
     if content.get("classwise"):
         found["p/classwise"] = content["classwise"]["p_value"]
@@ -164,7 +167,7 @@ def record(seed: int, jobs: int) -> dict[str, Numbers]:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far a number is from the recorded one, as a share of what its rule allows."""
+    """How far a number is from the recorded one."""
 
     name: str
     old: float
@@ -173,16 +176,16 @@ class Deviation:
 
     @property
     def rule(self) -> str:
-        """``"p"``, ``"floor"`` or ``"interval"``."""
+        """The rule that applies, a key of :data:`RULES`."""
         return self.name.partition("/")[0]
 
     @property
     def size(self) -> float:
         """The deviation in the unit of its rule."""
-        distance = abs(self.new - self.old)
-        if distance == 0 or math.isnan(self.old) == math.isnan(self.new) is True:
+        if self.old == self.new or (math.isnan(self.old) and math.isnan(self.new)):
             return 0.0
-        unit = {"p": 1.0, "floor": abs(self.old), "interval": self.width}[self.rule]
+        unit = {"p": 1.0, "interval": self.width}.get(self.rule, abs(self.old))
+        distance = abs(self.new - self.old)
         return distance / unit if unit and not math.isnan(distance) else math.inf
 
     @property
@@ -190,11 +193,6 @@ class Deviation:
         """Difference of the normal quantiles of two p-values."""
         low = 1e-12
         return abs(float(ndtri(min(max(self.new, low), 1 - low)) - ndtri(min(max(self.old, low), 1 - low))))
-
-    @property
-    def allowed(self) -> float:
-        """The largest size that the rule allows."""
-        return {"p": P_RULE, "floor": FLOOR_RULE, "interval": INTERVAL_RULE}[self.rule]
 
 
 def deviations(old: Numbers, new: Numbers) -> list[Deviation]:
@@ -207,22 +205,18 @@ def deviations(old: Numbers, new: Numbers) -> list[Deviation]:
 
 def compare(old: dict[str, Numbers], new: dict[str, Numbers]) -> bool:
     """Print the worst deviations of each data set; return whether no rule is broken."""
-    print(f"{'data set':28}{'p':>8}{'z':>7}{'floors':>9}{'interval':>10}  broken rules")
+    print(f"{'data set':28}{'z of p':>8}" + "".join(f"{rule:>12}" for rule in RULES) + "  broken rules")
     broken_rules = 0
     for name, numbers in old.items():
         found = deviations(numbers, new[name])
-        worst = {
-            rule: max((d.size for d in found if d.rule == rule), default=0.0) for rule in ("p", "floor", "interval")
-        }
+        worst = {rule: max((d.size for d in found if d.rule == rule), default=0.0) for rule in RULES}
         z = max((d.z for d in found if d.rule == "p"), default=0.0)
-        broken = [d for d in found if d.size > d.allowed]
+        broken = [d for d in found if d.size > RULES[d.rule]]
         broken_rules += len(broken)
         text = "; ".join(f"{d.name} {d.old:.4g} -> {d.new:.4g}" for d in broken)
-        print(f"{name:28}{worst['p']:8.3f}{z:7.2f}{worst['floor']:9.2%}{worst['interval']:10.2%}  {text}")
-    print(
-        f"allowed: p {P_RULE}, floors {FLOOR_RULE:.0%}, interval {INTERVAL_RULE:.0%} of its width; z is for information"
-    )
-    print(f"{broken_rules} rules broken")
+        print(f"{name:28}{z:8.2f}" + "".join(f"{size:12.4f}" for size in worst.values()) + f"  {text}")
+    print(f"{'allowed':28}{'':8}" + "".join(f"{allowed:12.4f}" for allowed in RULES.values()))
+    print(f"{broken_rules} rules broken. p: difference; floor, detectable: relative; interval: shares of its width.")
     return broken_rules == 0
 
 

@@ -162,9 +162,11 @@ def array(values: Tensor | np.ndarray) -> Any:
 
 
 def digest(*tensors: Tensor) -> dict[str, Any]:
-    """Return a digest of the bits of tensors, with sum and norm for comparisons with a tolerance."""
+    """Return a digest of the bits of tensors; of floats also sum and norm, for comparisons with a tolerance."""
     flat = [tensor.detach().cpu().contiguous().reshape(-1) for tensor in tensors]
     bits = b"".join(tensor.view(torch.uint8).numpy().tobytes() for tensor in flat)
+    if not any(tensor.is_floating_point() for tensor in flat):
+        return {"sha": _sha(bits)}
     wide = torch.cat([tensor.double() for tensor in flat])
     return {"sha": _sha(bits), "sum": wide.sum().item(), "norm": wide.norm().item()}
 
