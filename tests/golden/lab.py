@@ -175,7 +175,9 @@ def study(rec: Recording) -> None:
     gammas = studies.make_study(["dual_focal"], gammas=[2, 5], seeds=[0], settings=settings)
     for label, planned in (("losses", losses), ("gammas", gammas)):
         out = Path(label)
-        studies.run_study(planned, out, jobs=1, device="cpu")
+        for (entry, seed), folder in planned.folders(out).items():  # here rather than in processes, which is faster
+            train_run(planned.recipes[entry][seed], folder, device="cpu", progress=False)
+        studies.run_study(planned, out, jobs=1, device="cpu")  # has nothing left to train
         for run in find_runs(out):
             put_run(rec, f"{label}/runs/{run.path.name}", run)
         summary = studies.summarize(planned, out)
