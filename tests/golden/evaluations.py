@@ -11,9 +11,11 @@ from values import Recording, Section
 from dualfocal import metrics as package
 from dualfocal.metrics.groups import evaluate_groups, quantile_groups
 from dualfocal.metrics.risk_coverage import RiskCoverage
-from dualfocal.predictions import CHOICE_SCORES, load_choices
+from dualfocal.predictions import load_choices
 
 FEW = {"inference": True, "draws": 400, "seed": 3}  # options of quick inference
+
+CHOICE_SCORES = ("sum", "per-char", "per-byte", "mutual-info")
 
 
 def evaluate(rec: Recording) -> None:

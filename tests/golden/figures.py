@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ FEW = {"inference": True, "draws": 200}
 
 
 def figures(rec: Recording) -> None:
-    """Every figure of `dualfocal.plots` that does not need a study."""
+    """Every figure of `dualfocal.plots`."""
     five, target = inputs.sample(400, 5, 150)
     other = inputs.noisy(five, 151)
     two, outcome = inputs.sample(300, 2, 152)
@@ -25,12 +26,6 @@ def figures(rec: Recording) -> None:
     rec.put("reliability", plots.reliability_figure(evaluations, title="two models", highlight=["a"]))
     corps = {"a": metrics.corp(five, target, draws=100), "b": metrics.corp(two, outcome, binary="positive", draws=100)}
     rec.put("corp", plots.corp_figure(corps))
-    panels = {
-        name: {label: plots.MetricBar.from_evaluations([evaluation, evaluations["a"]], name)}
-        for name in ("ece", "nll")
-        for label, evaluation in evaluations.items()
-    }
-    rec.put("metric", plots.metric_figure(panels, interval="interval"))
     labels = metrics.evaluate(*inputs.labelled(300, 4, 153), task="multilabel", **FEW)
     rec.put("multilabel", plots.multilabel_figure(labels))
     shifted = metrics.evaluate_shift((five, target), {f"noise-{i}": (inputs.noisy(five, i), target) for i in (1, 2)})
@@ -48,25 +43,15 @@ def figures(rec: Recording) -> None:
     rec.put("overconfidence", plots.overconfidence_figure(images, ignore_index=255))
     values, mask = images["image0"]
     rec.put("overconfidence/map", plots.overconfidence_map(values, mask, ignore_index=255, sigma=1.0))
-    diagrams(rec, five, target, other)
+    draw(rec, plots.reliability_diagram, five, target, num_bins=10)
+    draw(rec, plots.corp_diagram, five, target, draws=100)
 
 
-def diagrams(rec: Recording, logits: np.ndarray, target: np.ndarray, other: np.ndarray) -> None:
-    """Diagrams that are drawn on given axes."""
-
-    def draw(name: str, *arguments: Any, **options: Any) -> None:
-        figure = Figure()
-        getattr(plots, name)(*arguments, ax=figure.subplots(), **options)
-        rec.put(f"diagrams/{name}", figure)
-
-    both = {"focal": logits, "cross_entropy": other}
-    curve = np.linspace(0.2, 0.05, 12)
-    draw("reliability_diagram", logits, target, num_bins=10)
-    draw("corp_diagram", logits, target, draws=100)
-    draw("max_logit_histogram", both)
-    draw("rival_boxplot", {name: (values, target) for name, values in both.items()})
-    draw("ece_over_training", {"focal": curve, "cross_entropy": [curve + 0.1, curve + 0.15]}, floors=(0.02, 0.03))
-    draw("metric_bars", {"focal": plots.MetricBar((0.02, 0.03), (0.01, 0.04), 0.015)})
+def draw(rec: Recording, diagram: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Keep a diagram that is drawn on given axes."""
+    figure = Figure()
+    diagram(*arguments, ax=figure.subplots(), **options)
+    rec.put(f"diagrams/{diagram.__name__}", figure)
 
 
 def report(rec: Recording) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import inputs
 import numpy as np
 import torch
+from figures import draw
 from inputs import RESULTS
 from values import Recording, Section, digest
 
@@ -15,6 +16,7 @@ from dualfocal.losses import LOSSES
 from dualfocal.metrics import compare, evaluate
 from dualfocal_lab import data as data_sets
 from dualfocal_lab import models as networks
+from dualfocal_lab import plots
 from dualfocal_lab import study as studies
 from dualfocal_lab import theory as theories
 from dualfocal_lab.paper.errata import find_errata
@@ -23,7 +25,6 @@ from dualfocal_lab.paper.published import published_tables
 from dualfocal_lab.paper.replication import decide_claims
 from dualfocal_lab.paper.reproduce import plan
 from dualfocal_lab.paper.verify import verify
-from dualfocal_lab.plots import study_figure
 from dualfocal_lab.plots.run_groups import group_runs
 from dualfocal_lab.runs import Recipe, Run, find_runs
 from dualfocal_lab.train import train as train_run
@@ -182,7 +183,7 @@ def study(rec: Recording) -> None:
             put_run(rec, f"{label}/runs/{run.path.name}", run)
         summary = studies.summarize(planned, out)
         rec.put(f"{label}/summary", summary)
-        rec.put(f"{label}/figure", study_figure(summary))
+        rec.put(f"{label}/figure", plots.study_figure(summary))
     rec.call("gammas/choice", studies.choose_gamma, gammas, Path("gammas"), criterion="ece")
     put_figures(rec, "figures", Path("losses"))
 
@@ -193,6 +194,26 @@ def put_figures(rec: Recording, key: str, folder: Path) -> None:
     for name, figure in FIGURES.items():
         for setting in settings if figure.needs_runs else []:
             rec.call(f"{key}/{name}", figure.draw, setting)
+
+
+def lab_figures(rec: Recording) -> None:
+    """Figures that compare methods."""
+    logits, target = inputs.sample(400, 5, 150)
+    other = inputs.noisy(logits, 151)
+    both, curve = {"focal": logits, "cross_entropy": other}, np.linspace(0.2, 0.05, 12)
+    options = {"inference": True, "draws": 200}
+    evaluations = {name: evaluate(values, target, **options) for name, values in (("a", logits), ("b", other))}
+    panels = {
+        name: {label: plots.MetricBar.from_evaluations([evaluation, evaluations["a"]], name)}
+        for name in ("ece", "nll")
+        for label, evaluation in evaluations.items()
+    }
+    rec.put("metric", plots.metric_figure(panels, interval="interval"))
+    draw(rec, plots.max_logit_histogram, both)
+    draw(rec, plots.rival_boxplot, {name: (values, target) for name, values in both.items()})
+    curves = {"focal": curve, "cross_entropy": [curve + 0.1, curve + 0.15]}
+    draw(rec, plots.ece_over_training, curves, floors=(0.02, 0.03))
+    draw(rec, plots.metric_bars, {"focal": plots.MetricBar((0.02, 0.03), (0.01, 0.04), 0.015)})
 
 
 def recipes(rec: Recording) -> None:
@@ -266,5 +287,6 @@ SECTIONS = {
     "models": Section(models),
     "theory": Section(theory),
     "data": Section(data),
+    "lab_figures": Section(lab_figures),
     "recipes": Section(recipes),
 }
