@@ -152,6 +152,7 @@ REPLACED = [
     "dualfocal.calibrators.binning.COLUMNS",
     "dualfocal.calibrators.one_vs_rest.SUBSAMPLE",
     "dualfocal.calibrators.temperature.SUBSAMPLE",
+    "dualfocal.cli.entry_points",
     "dualfocal.integrations.hf.causal_lm.CHUNK_BYTES",
     "dualfocal.integrations.lightning.callback.Callback",
     "dualfocal.integrations.onnx.export.translations",
