@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import inputs
+import lab
 from values import Recording, Section
 
 
@@ -142,6 +143,8 @@ def commands(rec: Recording) -> None:
 def lab_commands(rec: Recording) -> None:
     """The commands of the laboratory, and those of the library on its run folders."""
     Path("empty").mkdir()
+    planned = lab.studies.make_study(["cross_entropy", "dual_focal"], seeds=[0], settings=["epochs=2"])
+    lab.train_study(planned, Path("study"))  # so that the command finds finished runs
     record_commands(rec, LAB_COMMANDS)
 
 

@@ -169,6 +169,12 @@ def train(rec: Recording) -> None:
     put_run(rec, "own", train_run(own, "own", device="cpu", progress=False))
 
 
+def train_study(planned: studies.Study, out: Path) -> None:
+    """Train the runs of a study here: its own processes take all cores, on whose number the last bits depend."""
+    for (entry, seed), folder in planned.folders(out).items():
+        train_run(planned.recipes[entry][seed], folder, device="cpu", progress=False)
+
+
 def study(rec: Recording) -> None:
     """Studies of losses and of gammas: their runs, summary and figures, and the figures of the paper from them."""
     settings = ["epochs=3", "test_each_epoch=true"]
@@ -176,8 +182,7 @@ def study(rec: Recording) -> None:
     gammas = studies.make_study(["dual_focal"], gammas=[2, 5], seeds=[0], settings=settings)
     for label, planned in (("losses", losses), ("gammas", gammas)):
         out = Path(label)
-        for (entry, seed), folder in planned.folders(out).items():  # here rather than in processes, which is faster
-            train_run(planned.recipes[entry][seed], folder, device="cpu", progress=False)
+        train_study(planned, out)
         studies.run_study(planned, out, jobs=1, device="cpu")  # has nothing left to train
         for run in find_runs(out):
             put_run(rec, f"{label}/runs/{run.path.name}", run)
