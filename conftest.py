@@ -21,11 +21,8 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 
-collect_ignore = [
-    "tests/bare_install.py",
-    "tests/golden",
-    "tests/mutants",
-]  # programs, in which --doctest-modules finds no tests
+# Programs, in which --doctest-modules finds no tests.
+collect_ignore = ["tests/bare_install.py", "tests/golden", "tests/mutants"]
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,11 @@
 reliability diagrams.
 """
 
+# ruff: noqa: E402
+from dualfocal._extras import import_extra
+
+import_extra("sklearn")  # an error that says what to install, before the first import of it
+
 from dualfocal.integrations.sklearn.calibrator import ProbabilityCalibrator
 from dualfocal.integrations.sklearn.display import ReliabilityDisplay
 
