@@ -108,6 +108,11 @@ def test_given_clusters_take_the_place_of_samples() -> None:
     assert result.labels[1].evaluation.to_dict() == alone.to_dict()
 
 
+def test_the_name_of_a_column_is_no_cluster() -> None:
+    with pytest.raises(ValueError, match="clusters.*'patient'"):
+        evaluate(torch.zeros(4, 2), torch.ones(4, 2), task="multilabel", clusters="patient")
+
+
 def test_p_values_are_adjusted_for_all_labels_and_the_pooled_test() -> None:
     result = evaluated()
     assert result.inference is not None

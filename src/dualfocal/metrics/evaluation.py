@@ -156,7 +156,7 @@ def evaluate(
             level=level,
             draws=draws,
             class_names=class_names,
-            clusters=None if isinstance(clusters, str) else clusters,
+            clusters=image_clusters(logits, clusters),
         )
     check_count("draws", draws, 100)
     check_choice("convention", convention, CONVENTIONS)
