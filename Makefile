@@ -86,6 +86,7 @@ postgresql:
 	$(call apt_install,command -v initdb || ls /usr/lib/postgresql/*/bin/initdb,postgresql,SQL is tested with DuckDB only)
 
 bench: $(VENV)/integrations $(PEERS)/installed  ## every script of benchmarks/; results go to benchmarks/results/ (several hours)
+	$(BIN)/python benchmarks/startup.py --csv benchmarks/results/startup.csv
 	$(BIN)/python benchmarks/loss_cpu.py --csv benchmarks/results/loss_cpu.csv
 	$(BIN)/python benchmarks/inference_coverage.py --csv benchmarks/results/inference_coverage.csv
 	$(BIN)/python benchmarks/cluster_coverage.py --csv benchmarks/results/cluster_coverage.csv

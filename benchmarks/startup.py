@@ -4,7 +4,7 @@
 
 CPU seconds (user and system) of fresh processes that take turns; medians. `dualfocal evaluate` reads an .npz of
 500 x 5 logits and prints the evaluation with its noise floors and tests. Both need torch, so that what counts is the
-time beyond `import torch`.
+time beside that of `import torch`. The goals are .1 and .5 s beyond it where it takes .69 s, as ratios.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from _measure import Record, cpu_name, installed_version, show
 
-GOALS = {"import torch": None, "dualfocal.DualFocalLoss": 0.1, "dualfocal evaluate": 0.5}  # CPU s beyond torch
+GOALS = {"import torch": None, "dualfocal.DualFocalLoss": 1.15, "dualfocal evaluate": 1.72}  # times import torch
 
 
 def commands(predictions: Path) -> dict[str, list[str]]:
@@ -34,8 +34,10 @@ def commands(predictions: Path) -> dict[str, list[str]]:
 
 def cpu_seconds(command: list[str]) -> float:
     """User and system seconds of a process."""
+    # As for users: with compiled sources, which PYTHONDONTWRITEBYTECODE would not keep.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before = os.times()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system
 
@@ -68,14 +70,14 @@ def main() -> None:
     torch_seconds = medians["import torch"]
     records: list[Record] = []
     for name, seconds in medians.items():
-        goal, beyond = GOALS[name], seconds - torch_seconds
+        goal, ratio = GOALS[name], seconds / torch_seconds
         record: Record = {
             "what": name,
             "cpu_s": f"{seconds:.2f}",
-            "times_import_torch": f"{seconds / torch_seconds:.2f}",
-            "cpu_s_beyond_torch": f"{beyond:.2f}",
+            "times_import_torch": f"{ratio:.2f}",
+            "cpu_s_beyond_torch": f"{seconds - torch_seconds:.2f}",
             "goal": "" if goal is None else goal,
-            "result": "" if goal is None else "met" if beyond <= goal else "missed",
+            "result": "" if goal is None else "met" if ratio <= goal else "missed",
         }
         about = {"cpu": cpu_name(), "date": date.today().isoformat(), "torch": installed_version("torch")}
         records.append(record | about)

@@ -177,12 +177,11 @@ for module in pkgutil.walk_packages(dualfocal.__path__, "dualfocal."):
         continue
     try:
         loaded = importlib.import_module(module.name)
+        for name in getattr(loaded, "__all__", ()):
+            getattr(loaded, name)
     except ImportError as error:
         optional = (error.name or "").partition(".")[0] in {OPTIONAL} or 'pip install "dualfocal[' in str(error)
         assert optional, (module.name, error)
-        continue
-    for name in getattr(loaded, "__all__", ()):
-        getattr(loaded, name)
 for name in dualfocal.__all__:
     getattr(dualfocal, name)
 outside = [m.__file__ for m in sys.modules.values() if (getattr(m, "__file__", None) or "").startswith({str(ROOT)!r})]

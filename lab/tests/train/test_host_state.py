@@ -16,7 +16,7 @@ from small_runs import assert_same_bytes, go, outcome
 from torch import Tensor, nn
 from toys import recipe_for
 
-import dualfocal.kernels
+import dualfocal_lab.kernels
 from dualfocal_lab.models import MODELS, make_model
 from dualfocal_lab.models.normalization import kernels_on
 from dualfocal_lab.runs import Recipe
@@ -228,7 +228,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
     module = ModuleType("batch_norm")
     vars(module).update(functions)
     monkeypatch.setitem(sys.modules, "dualfocal_lab.kernels.batch_norm", module)
-    monkeypatch.setattr(dualfocal.kernels, "batch_norm", module, raising=False)
+    monkeypatch.setattr(dualfocal_lab.kernels, "batch_norm", module, raising=False)
     monkeypatch.delenv("DUALFOCAL_KERNELS", raising=False)
     kernels_on.cache_clear()
 

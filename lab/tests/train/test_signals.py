@@ -12,7 +12,7 @@ from small_runs import Killed, go, small
 
 from dualfocal_lab.train.failure import SIGNALS, Interrupts
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+CONFTEST = Path(__file__).parents[3] / "conftest.py"
 
 
 def current_handlers() -> dict[int, Any]:
