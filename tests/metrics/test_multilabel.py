@@ -109,7 +109,7 @@ def test_given_clusters_take_the_place_of_samples() -> None:
 
 
 def test_the_name_of_a_column_is_no_cluster() -> None:
-    with pytest.raises(ValueError, match="clusters.*'patient'"):
+    with pytest.raises(ValueError, match=r"clusters.*'patient'"):
         evaluate(torch.zeros(4, 2), torch.ones(4, 2), task="multilabel", clusters="patient")
 
 
