@@ -29,7 +29,18 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["p
 SOURCE = ("src", "lab")
 LAB = [("train",), ("study",), ("runs",), ("data",), ("paper",)]  # commands
 SOURCE_FILES = ("*.md", "pyproject.toml", "MANIFEST.in", "CITATION.cff", "LICENSE")
-OPTIONAL = ("triton", "ray", "duckdb", "psycopg", "lightning", "pytorch_lightning", "onnx", "onnxruntime", "onnxscript")
+OPTIONAL = (
+    "torchmetrics",
+    "triton",
+    "ray",
+    "duckdb",
+    "psycopg",
+    "lightning",
+    "pytorch_lightning",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+)
 
 if os.environ.get("DUALFOCAL_INTEGRATIONS") != "required":
     pytest.importorskip("build", reason="make test-integrations installs it")
