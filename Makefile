@@ -6,6 +6,7 @@ PEERS  := .venv-peers
 
 .PHONY: help demo test bare test-integrations types pytest docs mutants attack chromium postgresql bench clean
 .DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, which compiled sources make faster
 
 help:  ## list what there is to make
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
@@ -32,7 +33,7 @@ types: $(VENV)/installed
 	$(BIN)/mypy
 
 pytest: $(VENV)/installed
-	$(BIN)/pytest -n auto --dist worksteal --durations=15 --ignore=tests/integrations --ignore=tests/browser --ignore=tests/site --ignore=lab/tests/integrations
+	$(BIN)/pytest -n auto --dist worksteal -m "not slow" --durations=15 --ignore=tests/integrations --ignore=tests/browser --ignore=tests/site --ignore=lab/tests/integrations
 
 # build/ is where setuptools puts the package together; files of an earlier one would become part of this one.
 bare:  ## install the package alone, with torch, numpy and scipy, into an empty environment, and use it there
@@ -43,6 +44,7 @@ bare:  ## install the package alone, with torch, numpy and scipy, into an empty 
 
 test-integrations: $(VENV)/integrations postgresql chromium  ## slow tests, and tests with a browser, other frameworks and databases, which are installed first
 	DUALFOCAL_INTEGRATIONS=required $(BIN)/pytest tests/integrations tests/browser lab/tests/integrations
+	$(BIN)/pytest -m slow --ignore=tests/integrations --ignore=tests/browser --ignore=tests/site --ignore=lab/tests/integrations
 
 $(VENV)/integrations: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,integrations]" -e "lab[ray,tensorboard]"

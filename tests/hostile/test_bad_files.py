@@ -85,6 +85,7 @@ def test_damage_never_ends_in_a_traceback(tmp_path, capsys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and a limit of the address space")
+@pytest.mark.slow
 def test_bombs_are_refused_before_they_are_unpacked(tmp_path):
     files = bombs()
     commands = [command(file, tmp_path / str(i)) for i, file in enumerate(files)]

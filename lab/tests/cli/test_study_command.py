@@ -91,6 +91,7 @@ def test_runs_that_the_table_leaves_out_are_counted(
     assert "not in the table" not in finished[1]
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_the_running_training_and_starts_no_other() -> None:
     command = [sys.executable, "-m", "dualfocal", *LONG]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)

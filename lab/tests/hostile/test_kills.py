@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tiny_runs import FILES, attacks, outcome, write_data
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])}
 

@@ -59,6 +59,7 @@ def state_of(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")}
 
 
+@pytest.mark.slow
 def test_each_run_is_trained_once_whatever_the_others_do(tmp_path: Path) -> None:
     """Two processes, and four runs: one is finished before, one is missing, and the loss of two explodes."""
     study = Study(
@@ -110,6 +111,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 60) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_a_killed_study_leaves_no_process_behind_and_continues(tmp_path: Path) -> None:
     recipe = replace(RECIPE, epochs=20)
     (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))

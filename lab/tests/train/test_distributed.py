@@ -33,6 +33,8 @@ from dualfocal_lab.data import load_data
 from dualfocal_lab.runs import Run
 from dualfocal_lab.train import train
 
+pytestmark = pytest.mark.slow
+
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
 
