@@ -12,6 +12,8 @@ from case_loops import for_each
 from dualfocal_lab.data import load_data
 from dualfocal_lab.study import make_study
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))

@@ -93,6 +93,7 @@ def test_the_table_of_runs_has_every_run_folder(report: Report) -> None:
     assert set(re.findall(r"\]\((.*?)\)", table)) == {folder.as_posix() for folder in folders}
 
 
+@pytest.mark.slow
 def test_one_more_run_changes_tables_verdicts_and_pictures(report: Report, tmp_path: Path) -> None:
     old = report.measured.groups["dual_focal"][4].run
     new = Run(shutil.copytree(old.path, tmp_path / "resnet50-dual_focal-seed5"))

@@ -10,6 +10,7 @@ from report_pages import png_size
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.mark.slow
 def test_the_page_draws_its_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (DOCS / "plots.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -229,6 +229,7 @@ def test_arrays_files_and_runs_on_one_page(folder, pages, tmp_path):
     ).verdict("abcde")
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docs(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text(encoding="utf-8")
     [example] = [code for code in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "write_report" in code]

@@ -13,6 +13,8 @@ from owners import write_owner
 from dualfocal_lab.runs import Recipe, Run, RunError
 from dualfocal_lab.runs.lease import EXPIRES, Lease, _process_start, find_owner
 
+pytestmark = pytest.mark.slow
+
 RECIPE = Recipe(data="digits", model="small_cnn")
 MANY = 8  # threads that claim at once
 

@@ -72,6 +72,7 @@ def expected(tmp_path, uninterrupted):
 # Real processes.
 
 
+@pytest.mark.slow
 def test_an_interrupted_process_loses_nothing(tmp_path, expected) -> None:
     settings, out = ("adaptive", "epochs=15", "model=nets_for_tests:slow"), tmp_path / "stopped"
     (tmp_path / "recipe.json").write_text(json.dumps(small(*settings).to_dict()))
