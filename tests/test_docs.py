@@ -23,7 +23,7 @@ PAGES = sorted(
         *ROOT.glob("*.md"),
         *(ROOT / "docs").glob("**/*.md"),
         *(ROOT / "lab").glob("*.md"),
-        *(ROOT / "lab" / "results").glob("*.md"),
+        *(ROOT / "lab" / "results").glob("**/*.md"),
         *ROOT.glob("benchmarks/*.md"),
     ]
 )

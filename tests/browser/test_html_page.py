@@ -120,7 +120,7 @@ def test_runs_side_by_side(browser, runs):
         page.keyboard.press("ArrowDown")
         assert page.locator("#classes-title").text_content() == f"Classes {DASH} b"
         assert page.locator("#calibrators-body .verdict").text_content() == contents["runs"][1]["advice"]
-        assert "predictions.safetensors" in page.locator("#origin-body").text_content()
+        assert "'test_logits' (997 x 10, float32)" in page.locator("#origin-body").text_content()
         page.locator("#fitted").check()
         temperatures = [read(page, i)["temperature"] for i in (0, 1)]
         assert temperatures == [run["temperature"] for run in contents["runs"]]
