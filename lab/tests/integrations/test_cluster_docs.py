@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 yaml = pytest.importorskip("yaml", reason="Ray brings it along, which make test-integrations installs")
-PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
+PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 
 
 def test_pods_train_shards_1_to_n() -> None:

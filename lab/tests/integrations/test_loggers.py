@@ -12,7 +12,7 @@ from dualfocal_lab.train import result as train_result
 from dualfocal_lab.train import train
 from dualfocal_lab.train.presets import preset
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "extending.md").read_text(encoding="utf-8")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the loggers
 
 
