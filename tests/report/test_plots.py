@@ -290,9 +290,97 @@ def test_axes_of_class_1_show_probability_and_frequency() -> None:
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("confidence", "accuracy")
 
 
+# Bins with equally many samples
+
+
+def rare_event(n: int = 3000, seed: int = 0, decimals: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Calibrated probabilities of an event, most of them below 5 %, rounded so that some are equal."""
+    rng = np.random.default_rng(seed)
+    probs = rng.beta(1, 30, n).round(decimals)
+    return probs, (rng.random(n) < probs).astype(np.int64)
+
+
+def quantile_diagram(probs: np.ndarray, target: np.ndarray, **options: object) -> Axes:
+    options = {"input": "probs", "binary": "positive", "strategy": "quantile", "ax": Figure().subplots()} | options
+    return reliability_diagram(probs, target, **options)
+
+
+@pytest.mark.parametrize("decimals", [2, 3, 16])
+def test_quantile_bins_hold_equally_many_samples_and_equal_ones_together(decimals: int) -> None:
+    probs, target = rare_event(decimals=decimals)
+    edges = np.sort(probs)[np.minimum(np.arange(11) * 300, 2999)]
+    axis = quantile_diagram(probs, target, num_bins=10)
+    drawn, beyond, within = (result for result in axis.containers if isinstance(result, BarContainer))
+    error = 0.0
+    for i, (low, high) in enumerate(itertools.pairwise(edges)):
+        assert (drawn[i].get_x(), drawn[i].get_width()) == pytest.approx((low, high - low), abs=1e-9)
+        inside = (probs > (low if i else -1)) & (probs <= high)
+        heights = [bars[i].get_height() for bars in (drawn, beyond, within)]
+        if not inside.any():
+            np.testing.assert_array_equal(heights, [0, np.nan, np.nan])
+            continue
+        gap = probs[inside].mean() - target[inside].mean()
+        error += inside.mean() * abs(gap)
+        np.testing.assert_allclose([heights[0], np.nansum(heights[1:])], [target[inside].mean(), gap], atol=1e-9)
+    result = metrics.evaluate(probs, target, input="probs", binary="positive", num_bins=10)
+    assert error == pytest.approx(result.adaptive_ece)
+    assert axis.texts[0].get_text() == f"adaptive ECE {100 * error:.1f} %"
+
+
+def test_whole_weights_give_the_quantile_bins_of_copies() -> None:
+    probs, target = rare_event(400)
+    weight = np.arange(400) % 4
+    weighted = bars(quantile_diagram(probs, target, sample_weight=weight))["frequency"]
+    copies = bars(quantile_diagram(probs.repeat(weight), target.repeat(weight)))["frequency"]
+    np.testing.assert_allclose(weighted, copies, atol=1e-9)
+
+
+def test_few_quantile_bins_of_calibrated_models_are_beyond_the_range() -> None:
+    beyond = number = 0
+    for seed in range(40):
+        axis = quantile_diagram(*rare_event(2000, seed, decimals=16))
+        frequency, (low, high) = bars(axis)["frequency"][:, 2], whiskers(axis).T
+        beyond += ((frequency < low - 1e-12) | (frequency > high + 1e-12)).sum()
+        number += len(frequency)
+    assert number == 600
+    assert 0.02 < beyond / number < 0.125  # at most 10 % by construction, fewer for few events
+
+
+def test_the_range_of_a_wide_quantile_bin_is_about_its_mean() -> None:
+    probs, target = rare_event()
+    axis = quantile_diagram(probs, target, num_bins=2)
+    upper = probs[probs > np.median(probs)]
+    [container] = [result for result in axis.containers if isinstance(result, ErrorbarContainer)]
+    (x, low), (_, high) = container.lines[2][0].get_segments()[1]
+    noise = 1.645 * np.sqrt((upper * (1 - upper)).mean() / len(upper))
+    np.testing.assert_allclose([x, low, high], upper.mean() + np.array([0, -noise, noise]), atol=0.1 * noise)
+
+
+def test_axes_of_small_probabilities_end_below_1() -> None:
+    probs, target = rare_event()
+    curve = corp(probs, target, input="probs", binary="positive", draws=100)
+    [(top, strip)] = diagrams(corp_figure({"rare": curve}))
+    for axis in (quantile_diagram(probs, target), corp_diagram(curve, ax=Figure().subplots()), top, strip):
+        assert 0.1 < axis.get_xlim()[1] <= 0.4
+        assert axis.get_xticks()[-1] == axis.get_xlim()[1]
+    end = top.get_xlim()[1]
+    np.testing.assert_allclose([bar.get_x() for bar in strip.patches][-1], end)
+    heights = [bar.get_height() for bar in strip.patches]
+    assert sum(heights) == pytest.approx(100)
+    assert heights[-1] == pytest.approx(100 * (probs > end).mean())
+    axis = quantile_diagram(probs, target)
+    assert max(whiskers(axis).max(), bars(axis)["frequency"][:, 2].max()) <= axis.get_xlim()[1]
+    assert quantile_diagram(1 - probs, 1 - target).get_xlim() == (0, 1)
+    assert (
+        reliability_diagram(probs, target, input="probs", binary="positive", ax=Figure().subplots()).get_xlim()[1] == 1
+    )
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
+        (lambda: reliability_diagram(evaluation(50), strategy="quantile"), "an Evaluation does not keep"),
+        (lambda: quantile_diagram(*rare_event(50), strategy="kmeans"), "strategy.*'kmeans'"),
         (lambda: reliability_figure([evaluation(50)]), "dict.*list"),
         (lambda: reliability_figure(evaluation(50)), "dict.*Evaluation"),
         (lambda: reliability_figure({"a": torch.zeros(2, 2)}), "'a'.*Tensor"),

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.corp import Corp, corp
-from dualfocal.plots.panels import SIZE, Density, axis_names, panels, required, unit_square
+from dualfocal.plots.panels import SIZE, Density, axis_end, axis_names, histogram, panels, required, unit_square
 from dualfocal.plots.style import BLUE, GREY, axes_or_new
 
-STRIP = np.linspace(0, 1, 41)  # edges of the bars below a diagram
+SHARE = 0.99  # of the samples that the axes show at least
 TOP = 1.2  # upper end of the axis, above three lines of text
 
 
@@ -53,17 +54,17 @@ def corp_diagram(
     elif target is not None:
         raise TypeError("a Corp has its own target; pass axes as ax=")
     with axes_or_new(ax, SIZE, legend=1) as axis:
-        draw_corp(axis, data).set_xlabel(axis_names(data)[0])
+        draw_corp(axis, data, curve_end(data)).set_xlabel(axis_names(data)[0])
     return axis
 
 
-def draw_corp(axis: Axes, curve: Corp) -> Axes:
+def draw_corp(axis: Axes, curve: Corp, end: float = 1.0) -> Axes:
     """Draw the isotonic fit of accuracy over confidence, and the band of fits of calibrated models.
 
-    The text shows the Brier score of the predicted class and its decomposition.
+    The text shows the Brier score of the predicted class and its decomposition. Both axes end at ``end``.
     """
     _, outcome = axis_names(curve)
-    axis.fill_between(
+    band = axis.fill_between(
         curve.band_at,
         curve.low,
         curve.high,
@@ -73,7 +74,7 @@ def draw_corp(axis: Axes, curve: Corp) -> Axes:
         label=f"{100 * curve.level:.0f} % range of the fits of calibrated models, pointwise",
     )
     axis.plot([0, 1], [0, 1], "--", color="black", linewidth=0.8)
-    axis.plot(
+    (fit,) = axis.plot(
         curve.confidence,
         curve.recalibrated,
         color=BLUE,
@@ -85,9 +86,19 @@ def draw_corp(axis: Axes, curve: Corp) -> Axes:
         f"MCB {curve.mcb:.4f} (noise floor {curve.mcb_floor.mean:.4f})\n"
         f"DSC {curve.dsc:.4f}, UNC {curve.unc:.4f}\nBrier {curve.score:.4f}"
     )
-    axis.text(0.02, 1.04, text, va="bottom", linespacing=1.3)
-    unit_square(axis, outcome).set_ylim(top=TOP)
+    axis.text(0.02 * end, 1.04 * end, text, va="bottom", linespacing=1.3)
+    unit_square(axis, outcome, end).set_ylim(top=TOP * end)
+    if end < 1:  # no line crosses the text above
+        for artist in (band, fit):
+            artist.set_clip_path(Rectangle((0, 0), end, end, transform=axis.transData))
     return axis
+
+
+def curve_end(curve: Corp) -> float:
+    """Return where the axes of a diagram end: at 1, or above the curve of nearly all samples."""
+    most = np.repeat(curve.confidence, curve.count)[int(SHARE * (curve.num_samples - 1))]
+    fit, band = curve.recalibrated[curve.confidence <= most], curve.high[curve.band_at <= most]
+    return axis_end(max(most, *fit[-1:], *band[-1:]))
 
 
 def corp_figure(curves: Mapping[str, Corp], *, title: str = "", remark: str = "") -> Figure:
@@ -105,7 +116,7 @@ def corp_figure(curves: Mapping[str, Corp], *, title: str = "", remark: str = ""
     'random, N = 200'
     """
 
-    def density(curve: Corp) -> Density:
-        return STRIP, np.histogram(curve.confidence, STRIP, weights=curve.count)[0].astype(np.int64)
+    def density(curve: Corp, end: float) -> Density:
+        return histogram(curve.confidence, curve.count, end)
 
-    return panels(curves, Corp, draw_corp, density, title, remark, lines_of_text=3)
+    return panels(curves, Corp, draw_corp, density, curve_end, title, remark, lines_of_text=3)

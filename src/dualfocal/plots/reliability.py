@@ -1,15 +1,29 @@
 """Reliability diagrams: accuracy over confidence in bins, and the range of a calibrated model."""
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from dualfocal.checks import check_choice
 from dualfocal.metrics import Evaluation, evaluate
 from dualfocal.metrics.arrays import Array
-from dualfocal.plots.panels import SIZE, Density, Floats, axis_names, panels, required, unit_square
+from dualfocal.metrics.registry import METRICS
+from dualfocal.plots.panels import (
+    SIZE,
+    Density,
+    Floats,
+    axis_end,
+    axis_names,
+    histogram,
+    panels,
+    required,
+    unit_square,
+)
+from dualfocal.plots.quantiles import QuantileEvaluation, Samples
 from dualfocal.plots.style import BLUE, DARK_GREY, VERMILION, axes_or_new
 
 __all__ = ["LEVEL", "chance_range", "draw_reliability", "reliability_diagram", "reliability_figure"]
@@ -44,6 +58,7 @@ def reliability_diagram(
     ignore_index: int = -100,
     binary: str | None = None,
     sample_weight: Array | None = None,
+    strategy: str = "uniform",
     ax: Axes | None = None,
 ) -> Axes:
     """Draw accuracy over confidence, in bins: accuracy, its gap to the confidence, and the range of a calibrated model.
@@ -57,6 +72,9 @@ def reliability_diagram(
         ignore_index: see :func:`~dualfocal.metrics.ece`; only with logits.
         binary: see :func:`~dualfocal.metrics.ece`; only with logits.
         sample_weight: see :func:`~dualfocal.metrics.evaluate`; only with logits.
+        strategy: ``"uniform"`` for bins of equal width, or ``"quantile"`` for bins with equally many samples, those of
+            the adaptive ECE, which is then shown; only with logits. With quantile bins, the axes end below 1 if all
+            confidences are small, such as the probabilities of a rare event.
         ax: axes to draw on; None: those of a new figure.
 
     Returns:
@@ -68,34 +86,47 @@ def reliability_diagram(
     >>> ax.get_xlabel(), ax.get_ylabel(), ax.texts[0].get_text()
     ('confidence', 'accuracy', 'ECE 23.9 %')
     """
+    check_choice("strategy", strategy, ("uniform", "quantile"))
     if not isinstance(data, Evaluation):
-        data = evaluate(
-            data,
-            required(target),
-            input=input,
-            num_bins=num_bins,
-            ignore_index=ignore_index,
-            binary=binary,
-            sample_weight=sample_weight,
-        )
+        how: dict[str, Any] = {"input": input, "ignore_index": ignore_index, "binary": binary}
+        how["sample_weight"] = sample_weight
+        evaluation = evaluate(data, required(target), num_bins=num_bins, **how)
+        if strategy == "quantile":
+            evaluation = QuantileEvaluation.of(evaluation, Samples.from_predictions(data, required(target), **how))
     elif target is not None:
         raise TypeError("an Evaluation has its own target; pass axes as ax=")
+    elif strategy == "quantile" and not isinstance(data, QuantileEvaluation):
+        raise ValueError(
+            "strategy='quantile' needs the samples, which an Evaluation does not keep: pass logits and target"
+        )
+    else:
+        evaluation = data
     with axes_or_new(ax, SIZE, legend=2) as axis:
-        draw_reliability(axis, data).set_xlabel(axis_names(data)[0])
+        draw_reliability(axis, evaluation, quantile_end(evaluation)).set_xlabel(axis_names(evaluation)[0])
     return axis
 
 
-def draw_reliability(axis: Axes, evaluation: Evaluation) -> Axes:
-    """Draw bars of accuracy, the hatched gap to the mean confidence, and whiskers for a calibrated model."""
-    _, outcome = axis_names(evaluation)
+def bin_range(evaluation: Evaluation) -> tuple[Floats, Floats]:
+    """Return the range of accuracies of each bin if the model is calibrated; NaN for empty bins."""
     bins = evaluation.bins.to("cpu")
-    edges, count = bins.edges.numpy(), bins.count.numpy()
-    confidence, accuracy = bins.mean_confidence.numpy(), bins.accuracy.numpy()
-    width, full = np.diff(edges), count > 0
     clusters = None if evaluation.inference is None else evaluation.inference.clusters
     # As many independent samples as carry the information of weighted ones, or of those in clusters.
     number = bins.effective_count().numpy() / (1.0 if clusters is None else max(clusters.design_effect, 1.0))
-    low, high = chance_range(np.maximum(np.rint(number), full).astype(np.int64), confidence)
+    count = np.maximum(np.rint(number), bins.count.numpy() > 0).astype(np.int64)
+    return chance_range(count, bins.mean_confidence.numpy())
+
+
+def draw_reliability(axis: Axes, evaluation: Evaluation, end: float = 1.0) -> Axes:
+    """Draw bars of accuracy, the hatched gap to the mean confidence, and whiskers for a calibrated model.
+
+    Both axes end at ``end``.
+    """
+    _, outcome = axis_names(evaluation)
+    bins, in_quantiles = evaluation.bins.to("cpu"), isinstance(evaluation, QuantileEvaluation)
+    edges, count = bins.edges.numpy(), bins.count.numpy()
+    confidence, accuracy = bins.mean_confidence.numpy(), bins.accuracy.numpy()
+    width, full = np.diff(edges), count > 0
+    low, high = bin_range(evaluation)
     tiny = 1e-12  # rounding errors
     outside = (accuracy < low - tiny) | (accuracy > high + tiny)
     axis.plot([0, 1], [0, 1], "--", color="black", linewidth=0.8, zorder=2.5)
@@ -112,7 +143,7 @@ def draw_reliability(axis: Axes, evaluation: Evaluation) -> Axes:
     )
     centre = confidence[full]
     axis.errorbar(
-        (edges[:-1] + width / 2)[full],
+        (confidence if in_quantiles else edges[:-1] + width / 2)[full],
         centre,
         yerr=[np.maximum(centre - low[full], 0.0), np.maximum(high[full] - centre, 0.0)],
         fmt="none",
@@ -138,11 +169,12 @@ def draw_reliability(axis: Axes, evaluation: Evaluation) -> Axes:
             linewidth=0.6,
             label=text,
         )
-    text = f"ECE {100 * evaluation.ece:.1f} %"
+    metric = "adaptive_ece" if in_quantiles else "ece"
+    text = f"{METRICS[metric].label} {100 * getattr(evaluation, metric):.1f} %"
     if evaluation.inference is not None:
-        text += f"\nnoise floor {100 * evaluation.inference.floors['ece'].mean:.1f} %"
-    axis.text(0.02, 1.05, text, va="bottom", linespacing=1.35)
-    return unit_square(axis, outcome)
+        text += f"\nnoise floor {100 * evaluation.inference.floors[metric].mean:.1f} %"
+    axis.text(0.02 * end, 1.05 * end, text, va="bottom", linespacing=1.35)
+    return unit_square(axis, outcome, end)
 
 
 def reliability_figure(
@@ -164,7 +196,17 @@ def reliability_figure(
     ['before, N = 200', 'after, N = 200']
     """
 
-    def density(evaluation: Evaluation) -> Density:
+    def density(evaluation: Evaluation, end: float) -> Density:
+        if isinstance(evaluation, QuantileEvaluation):
+            return histogram(evaluation.samples.confidence, evaluation.samples.weight, end)
         return evaluation.bins.edges.cpu().numpy(), evaluation.bins.count.cpu().numpy()
 
-    return panels(evaluations, Evaluation, draw_reliability, density, title, remark, highlight=highlight)
+    return panels(evaluations, Evaluation, draw_reliability, density, quantile_end, title, remark, highlight=highlight)
+
+
+def quantile_end(evaluation: Evaluation) -> float:
+    """Return where the axes of a diagram end: at 1, or with bins of equal mass above all that is drawn of them."""
+    if not isinstance(evaluation, QuantileEvaluation):
+        return 1.0
+    drawn = (evaluation.bins.mean_confidence.numpy(), evaluation.bins.accuracy.numpy(), bin_range(evaluation)[1])
+    return axis_end(float(np.nanmax(drawn)))
