@@ -20,6 +20,14 @@ def test_tasks_and_all_questions_are_shown(run):
     assert "class A is the option listed first" in out
 
 
+def test_plot_styles(run, refused):
+    for style in ("quantile", "corp"):
+        plot = ("--plot", f"{style}.svg", "--plot-style", style)
+        run("evaluate", next(LOGS.glob("samples_tiny_wino*")), "--format", "lm-eval", *plot)
+        assert Path(f"{style}.svg").read_text().count("<svg") == 1
+    assert "--plot-style corp does not apply" in refused("evaluate", LOGS, "--format", "lm-eval", *plot)
+
+
 def test_json_and_plot(run):
     out, err = run("evaluate", LOGS, "--format", "lm-eval", "--json", "--plot", "p.svg")
     content = json.loads(out)

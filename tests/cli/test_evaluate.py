@@ -493,15 +493,90 @@ def test_plot_is_refused_before_any_work(refused):
         assert words in refused("evaluate", "this_file_is_not_there.npz", "--plot", plot)
 
 
-def drawn_titles(run, monkeypatch, *arguments: object) -> list[str]:
-    """The title of each diagram in the saved figure."""
+def drawn_diagrams(run, monkeypatch, *arguments: object) -> list[Any]:
+    """The axes of each diagram in the saved figure."""
     from matplotlib.figure import Figure
 
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *args, **options: figures.append(self))
     run("evaluate", *arguments, "--no-inference", "--plot", "figure.png")
     [figure] = figures
-    return [axis.get_title() for axis in figure.axes if axis.get_visible() and axis.get_title()]
+    return [axis for axis in figure.axes if axis.get_visible() and axis.get_title()]
+
+
+def drawn_titles(run, monkeypatch, *arguments: object) -> list[str]:
+    return [axis.get_title() for axis in drawn_diagrams(run, monkeypatch, *arguments)]
+
+
+def bar_heights(axis: Any) -> list[list[float]]:
+    return [[bar.get_height() for bar in bars] for bars in axis.containers if len(bars) > 3]
+
+
+@pytest.mark.parametrize("binary", [None, "positive"])
+@pytest.mark.parametrize("style", ["uniform", "quantile"])
+def test_plot_style_chooses_the_bins(run, monkeypatch, style, binary):
+    from dualfocal.plots import reliability_diagram
+
+    logits, target = drawn(300, 2.0, num_classes=2)
+    target[:9] = 7
+    weight = np.arange(300) % 4
+    options = ("--plot-style", style, "--ignore-index", 7, "--weight", "w", "--num-bins", 12)
+    options += ("--binary", binary) if binary else ()
+    [axis] = drawn_diagrams(run, monkeypatch, npz("a.npz", logits, target, w=weight), *options)
+    expected = reliability_diagram(
+        *(logits, target), num_bins=12, ignore_index=7, binary=binary, sample_weight=weight, strategy=style
+    )
+    np.testing.assert_array_equal(bar_heights(axis), bar_heights(expected))
+    assert axis.texts[0].get_text() == expected.texts[0].get_text()
+    assert axis.get_ylabel() == ("accuracy" if binary is None else "frequency")
+
+
+def test_plot_style_corp_draws_a_curve_without_bins(run, monkeypatch):
+    logits, target = drawn(300, 2.0, num_classes=2)
+    file = npz("a.npz", logits, target)
+    for binary, name in ((None, "accuracy"), ("positive", "frequency")):
+        options = ("--binary", binary) if binary else ()
+        [axis] = drawn_diagrams(run, monkeypatch, file, "--plot-style", "corp", "--seed", 3, *options)
+        curve = metrics.corp(logits, target, binary=binary, seed=3)
+        np.testing.assert_allclose(axis.lines[1].get_data(), [curve.confidence, curve.recalibrated])
+        assert f"MCB {curve.mcb:.4f} (noise floor {curve.mcb_floor.mean:.4f})" in axis.texts[0].get_text()
+        assert axis.get_ylabel() == name
+
+
+@pytest.mark.parametrize("style", ["quantile", "corp"])
+def test_plot_style_of_several_files_and_of_confidences(run, style):
+    for seed in range(2):
+        npz(f"{seed}.npz", *drawn(100, seed=seed))
+    rows = "".join(f"{'ab'[i % 2]},{'ab'[i % 3 % 2]},{0.5 + i / 200}\n" for i in range(100))
+    Path("c.csv").write_text(f"label,said,sure\n{rows}")
+    columns = ("--prediction", "said", "--confidence", "sure", "--target", "label")
+    for arguments in (["0.npz", "1.npz"], ["0.npz", "1.npz", "--merge"], ["c.csv", *columns]):
+        run("evaluate", *arguments, "--no-inference", "--plot", "figure.png", "--plot-style", style)
+        assert Path("figure.png").read_bytes().startswith(b"\x89PNG")
+        Path("figure.png").unlink()
+
+
+def test_plot_style_is_refused_where_it_does_not_apply(refused):
+    logits, target = drawn(100)
+    file = npz("a.npz", logits, target, patient=np.arange(100) // 5, w=np.arange(100.0))
+    image = npz("images.npz", logits.reshape(10, 5, 2, 5), np.zeros((10, 2, 5), np.int64))
+    np.save("logits.npy", logits)
+    np.save("labels.npy", target)
+    plot = ("--plot", "figure.png", "--plot-style")
+    for arguments, words in (
+        ([file, "--plot-style", "quantile"], ["--plot-style needs --plot"]),
+        ([file, *plot, "quantile", "--calibrate", "temperature"], ["quantile does not apply to --calibrate"]),
+        ([file, *plot, "corp", "--weight", "w"], ["--plot-style corp does not apply to --weight", "quantile"]),
+        ([file, *plot, "corp", "--cluster", "patient"], ["--plot-style corp does not apply", "a.npz", "clusters"]),
+        ([image, *plot, "corp"], ["--plot-style corp does not apply", "images.npz"]),
+        (
+            ["logits.npy", "--target", "labels.npy", "--max-memory", "1KB", *plot, "quantile"],
+            ["--plot-style quantile needs all rows"],
+        ),
+    ):
+        line = refused("evaluate", *arguments)
+        assert all(word in line for word in words), (arguments, line)
+        assert not Path("figure.png").exists()
 
 
 def test_plot_has_a_diagram_for_each_file_or_one_for_merged_files(run, monkeypatch):

@@ -222,8 +222,11 @@ def test_sixteen_bit_masks_hold_class_indices():
     assert np.array_equal(open_dense_folder("deep")[0].target, labels)
 
 
+STYLE = ["--plot", "a.png", "--plot-style", "quantile"]
+
+
 def test_options_that_do_not_apply_are_refused(folder, run):
-    for option in (["--calibrate", "temperature"], ["--cluster", "x"], ["--merge"], ["--binary", "positive"]):
+    for option in (["--calibrate", "temperature"], ["--cluster", "x"], ["--merge"], ["--binary", "positive"], STYLE):
         _, err = run("evaluate", folder, *option, code=2)
         assert "does not apply" in err
     np.savez("a.npz", logits=np.eye(3), target=np.arange(3))

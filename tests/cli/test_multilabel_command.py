@@ -72,6 +72,30 @@ def test_table_verdict_calibrators_and_plot(run):
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_plot_in_quantile_bins(run, refused, monkeypatch):
+    from matplotlib.figure import Figure
+
+    from dualfocal.plots import reliability_diagram
+
+    logits, target = drawn(sharpness=3.0)
+    target[:5, 1] = -1
+    np.savez("sharp.npz", logits=logits, target=target, class_names=NAMES)
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **options: figures.append(self))
+    arguments = ("evaluate", "sharp.npz", "--task", "multilabel", "--ignore-index", "-1", "--plot", "a.png")
+    run(*arguments, "--plot-style", "quantile")
+    by_title = {axis.get_title(): axis for axis in figures[0].axes}
+    for title, scores, labels in (
+        ("all labels, N = 595", logits.ravel(), target.ravel()),
+        ("dog, N = 195", logits[:, 1], target[:, 1]),
+    ):
+        expected = reliability_diagram(scores, labels, binary="positive", ignore_index=-1, strategy="quantile")
+        heights = [[bar.get_height() for bar in axis.containers[0]] for axis in (by_title[title], expected)]
+        np.testing.assert_array_equal(*heights)
+    line = refused(*arguments, "--plot-style", "corp")
+    assert "--plot-style corp does not apply to --task multilabel" in line
+
+
 def test_calibrate_and_apply(run, record):
     logits, target = drawn(sharpness=3.0)
     columns = {"id": np.arange(200)} | {f"prob_{NAMES[i]}": 1 / (1 + np.exp(-logits[:, i])) for i in range(3)}

@@ -116,6 +116,7 @@ REFUSED = [
     (["--group-by", "image"], "--group-by does not apply to --shifted: evaluate each file"),
     (["--convention", "published"], "--convention does not apply"),
     (["--fail-over", "0.1"], "--fail-over does not apply"),
+    (["--plot", "s.png", "--plot-style", "corp"], "--plot-style does not apply to --shifted: evaluate each file"),
     (["--no-inference"], "--no-inference does not apply to --shifted: leave it out"),
     (["--prediction", "p", "--confidence", "c"], "--prediction does not apply"),
     (["--sql", "t"], "--sql does not apply to --shifted: export the rows"),

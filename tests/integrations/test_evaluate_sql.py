@@ -107,6 +107,7 @@ def test_a_postgresql_url(table: pa.Table, capsys: pytest.CaptureFixture[str]) -
         (["--sql", "t", "--merge"], "--merge does not apply"),
         (["--sql", "t", "--calibrate", "temperature"], "--calibrate does not apply"),
         (["--sql", "t", "--convention", "published"], "--convention does not apply"),
+        (["--sql", "t", "--plot", "a.png", "--plot-style", "corp"], "--plot-style corp does not apply"),
         (["--sql", "t", "--ignore-index", "3"], "WHERE"),
         (["--sql", "t", "--split", "val"], "--split does not apply"),
         (["--sql", "t", "--max-memory", "1GB"], "--max-memory does not apply"),

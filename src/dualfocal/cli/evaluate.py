@@ -21,6 +21,7 @@ from dualfocal.cli._evaluate.sql import evaluate_sql
 if TYPE_CHECKING:
     from dualfocal.calibrators import Calibrator
 
+PlotStyle = StrEnum("PlotStyle", ["uniform", "quantile", "corp"])
 Convention = StrEnum("Convention", ["published", "torchmetrics"])  # which definitions to follow
 LogFormat = StrEnum("LogFormat", {"lm_eval": "lm-eval", "inspect": "inspect"})
 ChoiceScore = StrEnum(
@@ -187,6 +188,15 @@ def evaluate(
             rich_help_panel=options.OUTPUT,
         ),
     ] = None,
+    plot_style: Annotated[
+        PlotStyle,
+        typer.Option(
+            help="With `--plot`: uniform draws bins of equal width; quantile draws bins with equally many samples, for "
+            "models whose probabilities are nearly all small, or nearly all large; corp draws a curve without bins, by "
+            "isotonic regression.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = PlotStyle.uniform,
     boundary: Boundary = None,
     maps: Maps = None,
     as_json: options.AsJson = False,
@@ -199,6 +209,8 @@ def evaluate(
     ambiguous, give them as options: the error lists all questions, with options that answer them.
 
         dualfocal evaluate predictions.npz --plot reliability.png
+
+        dualfocal evaluate predictions.npz --plot reliability.png --plot-style quantile
 
         dualfocal evaluate logits.npy --target labels.npy
 
@@ -222,7 +234,7 @@ def evaluate(
 
         dualfocal evaluate lm_eval_output/ --format lm-eval --choice-score per-char
     """
-    given = options.given_names(context)
+    given = options.given_names(context) | {f"--plot-style {plot_style}"}
     for option, value in (("--group-by", group_by), ("--fail-over", fail_over)):
         if value is not None and not inference:
             raise ValueError(f"{option} needs inference: remove --no-inference")
@@ -243,9 +255,12 @@ def evaluate(
         merge=merge,
         inference=inference,
         plot=plot,
+        plot_style=plot_style.value,
         fail_over=fail_over,
         as_json=as_json,
     )
+    if "--plot-style" in given and plot is None:
+        raise ValueError("--plot-style needs --plot, such as --plot reliability.png")
     if choice_score is not None and log_format is None:
         raise ValueError("--choice-score needs --format lm-eval or --format inspect")
     if task is not None:

@@ -1,19 +1,18 @@
 """`dualfocal evaluate --format lm-eval|inspect`: multiple-choice questions of a language model, by task and overall."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from dualfocal.cli._common import consoles, print_json, progress_bar, say, show
-from dualfocal.cli._evaluate.findings import FLOOR, gate
-from dualfocal.cli._evaluate.request import Request
+from dualfocal.cli._evaluate.findings import FLOOR, gate, save_diagrams
+from dualfocal.cli._evaluate.request import INDEPENDENT_ONLY, Request, refuse
 from dualfocal.tables import Table, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dualfocal.metrics.choices import ChoiceEvaluation
+    from dualfocal.metrics.choices import ChoiceEvaluation, Choices
     from dualfocal.predictions.choices import ChoicePredictions
 
 ALL = "all questions"
@@ -60,6 +59,8 @@ def evaluate_logs(request: Request, log_format: str, score: str) -> None:
         raise ValueError(f"Missing argument 'FILE...': give logs or folders of logs for --format {log_format}")
     out, err = consoles(request.as_json)
     logs = load_choices(files, format=log_format, cluster=reading.cluster, max_memory=reading.max_memory)
+    if any(log.clusters is not None for log in logs):
+        refuse(request.given, "questions in clusters", INDEPENDENT_ONLY)
     for log in logs:
         _print_source(err, log, score)
     with progress_bar(err, "tasks") as progress:
@@ -75,7 +76,7 @@ def evaluate_logs(request: Request, log_format: str, score: str) -> None:
     if request.as_json:
         print_json(_content(log_format, score, logs, overall, tasks))
     if plot is not None:
-        _draw(overall, tasks, plot)
+        _draw(request, overall, tasks, {log.task: log.choices(score) for log in logs})
         say(err, f"Reliability diagram: {plot}")
     if request.fail_over is not None:
         gate(err, {ALL: overall.evaluation}, request.fail_over)
@@ -214,9 +215,15 @@ def _content(
     return content | ({} if overall.evaluation.inference is None else {"verdict": _verdict(overall, tasks)})
 
 
-def _draw(overall: "ChoiceEvaluation", tasks: "Mapping[str, ChoiceEvaluation]", plot: Path) -> None:
+def _draw(
+    request: Request,
+    overall: "ChoiceEvaluation",
+    tasks: "Mapping[str, ChoiceEvaluation]",
+    choices: "Mapping[str, Choices]",
+) -> None:
     """Draw all questions and the tasks, if these are many those with the largest ECE above the noise floor."""
-    from dualfocal.plots import reliability_figure, save
+    from dualfocal.metrics.choices import merge_choices
+    from dualfocal.plots.quantiles import Samples
 
     def excess(name: str) -> float:
         evaluation = tasks[name].evaluation
@@ -225,4 +232,8 @@ def _draw(overall: "ChoiceEvaluation", tasks: "Mapping[str, ChoiceEvaluation]", 
     worst = sorted(tasks, key=excess, reverse=True)[: MOST_PANELS - 1]
     panels = {ALL: overall.evaluation} if len(tasks) > 1 else {}
     panels |= {name: task.evaluation for name, task in tasks.items() if name in worst}
-    save(reliability_figure(panels), plot, dpi=150)
+    questions = {ALL: merge_choices(list(choices.values())), **choices}
+    samples = {
+        name: Samples(1 / (1 + asked.odds_against()), asked.chosen == asked.right) for name, asked in questions.items()
+    }
+    save_diagrams(request, panels, samples)

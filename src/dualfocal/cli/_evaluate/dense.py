@@ -32,6 +32,8 @@ REMEDIES = {  # of options that do not apply
     "--merge": "put all images into one folder",
     "--calibrate": ONE_FILE,
     "--convention": ONE_FILE,
+    "--plot-style quantile": ONE_FILE,
+    "--plot-style corp": "leave it out: its band is for independent samples, and the pixels of an image are not",
     "--binary": ONE_FILE,
     "--positive": "write the masks as class indices",
     "--prediction": "give the probabilities of all classes",

@@ -10,13 +10,17 @@ from rich.console import Console
 
 from dualfocal.cli._common import consoles, errors_name, print_json, progress_bar, say, show
 from dualfocal.cli._evaluate.findings import Finding, draw_findings, gate, print_finding
-from dualfocal.cli._evaluate.request import Request
+from dualfocal.cli._evaluate.request import INDEPENDENT_ONLY, Request, refuse
 from dualfocal.cli._evaluate.streamed import evaluate_stream, open_stream
 from dualfocal.tables import Table, quantity
 
 if TYPE_CHECKING:
     from dualfocal.calibrators import CalibratorComparison
+    from dualfocal.plots.quantiles import Samples
     from dualfocal.predictions import Predictions, PredictionStream, Reading
+
+SAVED = "save calibrated predictions with `dualfocal calibrate` and `dualfocal apply`, and evaluate these"
+OF_CALIBRATED = {"--plot-style quantile": SAVED, "--plot-style corp": SAVED}
 
 
 def evaluate_files(request: Request, *, convention: str | None, group_quantiles: int | None) -> None:
@@ -29,6 +33,8 @@ def evaluate_files(request: Request, *, convention: str | None, group_quantiles:
     """
     from dualfocal.predictions import PredictionStream
 
+    if request.methods:
+        refuse(request.given, "--calibrate", OF_CALIBRATED)
     reading, inference = request.reading, request.inference
     out, err = consoles(request.as_json)
     loaded = _load(err, request, convention, group_quantiles)
@@ -39,6 +45,8 @@ def evaluate_files(request: Request, *, convention: str | None, group_quantiles:
             finding = evaluate_stream(err, name, data, reading, inference=inference)
         else:
             finding = _evaluate(err, name, data, reading, convention=convention, inference=inference)
+            if request.plot_style != "uniform":
+                finding.samples = _samples(data, reading)
             if request.methods:
                 with errors_name(name):
                     finding.comparison = _compare(err, finding, data, request, merged=merged)
@@ -50,7 +58,7 @@ def evaluate_files(request: Request, *, convention: str | None, group_quantiles:
     if request.as_json:
         print_json({"schema": 1, "files": [finding.to_dict() for finding in findings]})
     if request.plot is not None:
-        draw_findings(findings, list(request.methods), request.plot)
+        draw_findings(findings, request)
         say(err, f"Reliability diagram: {request.plot}")
     if request.fail_over is not None:
         gate(err, {finding.name: finding.evaluation for finding in findings}, request.fail_over)
@@ -78,6 +86,7 @@ def _load(
         "--merge": merge,
         "--binary positive": reading.binary == "positive",
         "--confidence": reading.confidence is not None,
+        f"--plot-style {request.plot_style}": request.plot_style != "uniform",
     }
     loaded: dict[str, Predictions] = {}
     streams: dict[str, PredictionStream] = {}
@@ -88,6 +97,10 @@ def _load(
             streams[str(path)] = open_stream(err, path, reading, error, needs_all_rows)
     for name, data in loaded.items():
         reading.check_columns(data, name)
+        if data.weights is not None:
+            refuse(request.given, "--weight", INDEPENDENT_ONLY)
+        if data.clusters is not None or (data.values.ndim > 2 and reading.cluster is None):  # images are clusters
+            refuse(request.given, f"samples in clusters ({name})", INDEPENDENT_ONLY)
     if merge:
         loaded = {" + ".join(loaded): merge_predictions(loaded)}
     for name, data in loaded.items():
@@ -122,6 +135,19 @@ def _evaluate(
     if evaluation.nll == math.inf:
         finding.infinite_nll = _why_infinite(data, reading)
     return finding
+
+
+def _samples(data: "Predictions", reading: "Reading") -> "Samples":
+    from dualfocal.plots.quantiles import Samples
+
+    return Samples.from_predictions(
+        data.values,
+        data.target,
+        input=data.input,
+        ignore_index=reading.ignore_index,
+        binary=reading.binary,
+        sample_weight=data.weights,
+    )
 
 
 def _why_infinite(data: "Predictions", reading: "Reading") -> str:

@@ -9,14 +9,16 @@ import typer
 from rich.console import Console
 
 from dualfocal.cli._common import say, show
+from dualfocal.cli._evaluate.request import Request
 from dualfocal.tables import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from dualfocal.calibrators import CalibratorComparison
     from dualfocal.metrics import Evaluation
     from dualfocal.metrics.groups import GroupEvaluation
+    from dualfocal.plots.quantiles import Samples
 
 FLOOR = "noise floor: the mean score of a perfectly calibrated model with the same confidences and number of samples"
 TOP_LABEL = (
@@ -46,6 +48,7 @@ class Finding:
         groups_follow_labels: whether each label lies in one group.
         infinite_nll: why the NLL is infinite; empty if it is finite.
         comparison: the comparison of calibrators (None: not requested).
+        samples: what diagrams without bins of equal width need (None: not requested).
     """
 
     name: str
@@ -57,6 +60,7 @@ class Finding:
     groups_follow_labels: bool = False
     infinite_nll: str = ""
     comparison: "CalibratorComparison | None" = None
+    samples: "Samples | None" = None
 
     def cells(self) -> list[str]:
         """The row of the table of several files."""
@@ -152,14 +156,12 @@ def _print_groups(out: Console, column: str, groups: "list[GroupEvaluation]") ->
     say(out, f"{number} of {quantity(len(groups), 'group')} {verb} miscalibrated at 5 %, {tests}", "bold")
 
 
-def draw_findings(findings: list[Finding], methods: list[str], plot: Path) -> None:
+def draw_findings(findings: list[Finding], request: Request) -> None:
     """Draw the models and their calibrators; the title of the recommended one is bold.
 
     Files are named without folders where the names stay distinct. A single file with calibrators is named once, above
     the figure.
     """
-    from dualfocal.plots import reliability_figure, save
-
     short = [" + ".join(Path(part).name for part in finding.name.split(" + ")) for finding in findings]
     names = short if len(set(short)) == len(findings) else [finding.name for finding in findings]
     alone = len(findings) == 1 and findings[0].comparison is not None
@@ -169,7 +171,9 @@ def draw_findings(findings: list[Finding], methods: list[str], plot: Path) -> No
         comparison = finding.comparison
         evaluations = {"uncalibrated": finding.evaluation}
         if comparison is not None:
-            evaluations |= {score.name: score.evaluation for score in comparison.methods if score.name in methods}
+            evaluations |= {
+                score.name: score.evaluation for score in comparison.methods if score.name in request.methods
+            }
         for method, evaluation in evaluations.items():
             label = name if method == "uncalibrated" else f"{name}, {method}"
             label = method if alone else label
@@ -177,8 +181,32 @@ def draw_findings(findings: list[Finding], methods: list[str], plot: Path) -> No
                 label = f"{label}, recommended"
                 recommended.append(label)
             panels[label] = evaluation
-    title = names[0] if alone else ""
-    save(reliability_figure(panels, title=title, highlight=recommended), plot, dpi=150)
+    samples = {name: finding.samples for name, finding in zip(names, findings, strict=True) if finding.samples}
+    save_diagrams(request, panels, samples, title=names[0] if alone else "", highlight=recommended)
+
+
+def save_diagrams(
+    request: Request,
+    evaluations: "Mapping[str, Evaluation]",
+    samples: "Mapping[str, Samples]",
+    *,
+    title: str = "",
+    highlight: "Collection[str]" = (),
+) -> None:
+    """Draw a reliability diagram of each evaluation in the style of ``--plot-style``; "uniform" needs no samples."""
+    from dualfocal.plots import corp_figure, reliability_figure, save
+    from dualfocal.plots.quantiles import QuantileEvaluation
+
+    assert request.plot is not None
+    if request.plot_style == "corp":
+        seed = request.reading.seed
+        curves = {name: samples[name].corp(positive=e.positive, seed=seed) for name, e in evaluations.items()}
+        figure = corp_figure(curves, title=title)
+    else:
+        if request.plot_style == "quantile":
+            evaluations = {name: QuantileEvaluation.of(e, samples[name]) for name, e in evaluations.items()}
+        figure = reliability_figure(evaluations, title=title, highlight=highlight)
+    save(figure, request.plot, dpi=150)
 
 
 def gate(err: Console, evaluations: "Mapping[str, Evaluation]", limit: float) -> None:

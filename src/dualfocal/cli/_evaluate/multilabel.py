@@ -40,6 +40,7 @@ REMEDIES = {  # of options that do not apply
     "--confidence": "the probabilities of all labels are needed",
     "--weight": "weights are for one class per sample",
     "--convention": "their definitions are for one class per sample",
+    "--plot-style corp": "its band is for independent samples, and the labels of a sample are not",
     "--force": "it is for matrix and Dirichlet scaling",
 }
 PLACE = "--task multilabel"
@@ -98,7 +99,9 @@ def evaluate_labels(request: Request, calibrate: str) -> None:
     if plot is not None:
         from dualfocal.plots import multilabel_figure, save
 
-        save(multilabel_figure(findings[0].evaluation), plot, dpi=150)
+        [finding] = findings
+        drawn = _in_quantiles(finding, reading) if request.plot_style == "quantile" else finding.evaluation
+        save(multilabel_figure(drawn), plot, dpi=150)
         say(err, f"Reliability diagrams: {plot}")
     if request.fail_over is not None:
         _gate(err, findings, request.fail_over)
@@ -173,6 +176,22 @@ def _compare(err: Console, data: "Predictions", request: Request, methods: Seque
             seed=reading.seed,
             progress=progress,
         )
+
+
+def _in_quantiles(finding: LabelFinding, reading: "Reading") -> "MultilabelEvaluation":
+    """Return the evaluation with bins that hold equally many samples."""
+    from dualfocal.metrics.multilabel.entries import as_entries
+    from dualfocal.plots.quantiles import QuantileEvaluation, Samples
+
+    data, evaluation = finding.data, finding.evaluation
+    entries = as_entries(data.values, data.target, input=data.input, ignore_index=reading.ignore_index)
+    pooled = QuantileEvaluation.of(evaluation.micro, Samples.from_rows(entries.pooled()))
+    labels = []
+    for label in evaluation.labels:
+        rows = entries.label(label.index)
+        assert rows is not None  # otherwise the label is left out of the evaluation
+        labels.append(replace(label, evaluation=QuantileEvaluation.of(label.evaluation, Samples.from_rows(rows))))
+    return replace(evaluation, micro=pooled, labels=tuple(labels))
 
 
 def _print(out: Console, finding: LabelFinding) -> None:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from dualfocal.predictions import Reading
 
 DENSE = "it is for folders of dense predictions, such as logits/NAME.npy and masks/NAME.png"
+INDEPENDENT_ONLY = {
+    "--plot-style corp": "its band is for independent samples of equal weight; draw --plot-style quantile"
+}
 DENSE_ONLY = {"--boundary": DENSE, "--maps": DENSE}
 KINDS = {  # options that each name another kind of input, of which a command takes one
     "--task": "give it in a command of its own",
@@ -34,6 +37,7 @@ class Request:
         merge: whether the files are parts of one set of predictions.
         inference: whether to compute noise floors, tests and intervals.
         plot: where to draw the figure.
+        plot_style: "uniform", "quantile" or "corp"; ``given`` holds it as ``"--plot-style corp"``, too.
         fail_over: limit of the debiased RMS error.
         as_json: whether to print JSON only.
     """
@@ -47,6 +51,7 @@ class Request:
     merge: bool
     inference: bool
     plot: Path | None
+    plot_style: str
     fail_over: float | None
     as_json: bool
 

@@ -26,6 +26,7 @@ REMEDIES = {  # of options that do not apply
     "--weight": SEPARATELY,
     "--repeats": "leave it out: the cross-validation is not repeated",
     "--convention": SEPARATELY,
+    "--plot-style": SEPARATELY,
     "--fail-over": SEPARATELY,
     "--prediction": ALL_CLASSES,
     "--confidence": ALL_CLASSES,

@@ -35,6 +35,8 @@ REMEDIES = {  # of options that do not apply
     "--cluster": EXPORT,
     "--weight": EXPORT,
     "--convention": EXPORT,
+    "--plot-style quantile": EXPORT,
+    "--plot-style corp": EXPORT,
 }
 
 
