@@ -46,6 +46,16 @@ def test_it_draws_the_evaluation_of_the_predictions() -> None:
     assert (without.evaluation.ece, without.ax_.get_title()) == (expected.ece, "")
 
 
+def test_quantile_bins_are_those_of_scikit_learn() -> None:
+    display = ReliabilityDisplay.from_predictions(SPAM, CHANCE, pos_label="spam", n_bins=8, strategy="quantile")
+    frequency, mean = calibration_curve(SPAM, CHANCE, pos_label="spam", n_bins=8, strategy="quantile")
+    np.testing.assert_allclose([bar.get_height() for bar in display.ax_.containers[0]], frequency, atol=0.01)
+    np.testing.assert_allclose(display.evaluation.bins.mean_confidence, mean, atol=0.01)
+    assert f"noise floor {100 * display.evaluation.inference.floors['adaptive_ece'].mean:.1f} %" in (
+        display.ax_.texts[0].get_text()
+    )
+
+
 def test_an_estimator_gives_the_order_of_the_classes() -> None:
     features, labels = load_iris(return_X_y=True)
     names = np.array(["c", "a", "b"])[labels]

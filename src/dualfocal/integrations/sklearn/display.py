@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array
 
+from dualfocal.checks import check_choice
 from dualfocal.integrations.sklearn._labels import classes_and_target
 from dualfocal.metrics import Evaluation, evaluate
 
@@ -48,6 +49,7 @@ class ReliabilityDisplay:
         y: Any,
         *,
         n_bins: int = 15,
+        strategy: str = "uniform",
         pos_label: Any = None,
         inference: bool = True,
         name: str | None = None,
@@ -59,7 +61,8 @@ class ReliabilityDisplay:
             estimator: a fitted classifier, or a pipeline that ends in one, with ``predict_proba``.
             X: features, as the classifier takes them.
             y: class labels.
-            n_bins: number of bins of equal width.
+            n_bins: number of bins.
+            strategy: ``"uniform"`` for bins of equal width, or ``"quantile"`` for bins with equally many samples.
             pos_label: one of two classes: draw its frequency over its probability. None (default): draw the accuracy
                 over the confidence of the predicted class, for two classes, too.
             inference: also compute the noise floors and p-values of the evaluation, and show the floor of the ECE.
@@ -91,6 +94,7 @@ class ReliabilityDisplay:
             estimator.predict_proba(X),
             labels=getattr(estimator, "classes_", None),
             n_bins=n_bins,
+            strategy=strategy,
             pos_label=pos_label,
             inference=inference,
             name=type(estimator).__name__ if name is None else name,
@@ -105,6 +109,7 @@ class ReliabilityDisplay:
         *,
         labels: Sequence[Any] | None = None,
         n_bins: int = 15,
+        strategy: str = "uniform",
         pos_label: Any = None,
         inference: bool = True,
         name: str | None = None,
@@ -118,7 +123,8 @@ class ReliabilityDisplay:
                 probability of ``pos_label``, or of the second label if ``pos_label`` is None.
             labels: class label of each column. None (default): the columns of a data frame that is named by class, or
                 the sorted labels of ``y_true``, which must contain each class.
-            n_bins: number of bins of equal width.
+            n_bins: number of bins.
+            strategy: ``"uniform"`` for bins of equal width, or ``"quantile"`` for bins with equally many samples.
             pos_label: one of two classes: draw its frequency over its probability. None (default): draw the accuracy
                 over the confidence of the predicted class, for two classes, too.
             inference: also compute the noise floors and p-values of the evaluation, and show the floor of the ECE.
@@ -154,6 +160,12 @@ class ReliabilityDisplay:
             values, target = _positive(values, target, classes, pos_label)
             binary = "positive"
         evaluation = evaluate(values, target, input="probs", num_bins=n_bins, inference=inference, binary=binary)
+        check_choice("strategy", strategy, ("uniform", "quantile"))
+        if strategy == "quantile":
+            from dualfocal.plots.quantiles import QuantileEvaluation, Samples
+
+            samples = Samples.from_predictions(values, target, input="probs", binary=binary)
+            evaluation = QuantileEvaluation.of(evaluation, samples)
         return cls(evaluation, estimator_name=name, pos_label=pos_label).plot(ax=ax)
 
     def plot(self, *, ax: "Axes | None" = None, name: str | None = None) -> Self:
