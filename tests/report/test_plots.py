@@ -335,6 +335,13 @@ def test_whole_weights_give_the_quantile_bins_of_copies() -> None:
     np.testing.assert_allclose(weighted, copies, atol=1e-9)
 
 
+def test_quantile_bins_of_the_confidence_alone() -> None:
+    probs, right = rare_event(400)
+    axis = quantile_diagram(probs, right, input="confidence", binary=None)
+    expected = bars(quantile_diagram(probs, right))["frequency"]
+    np.testing.assert_array_equal(bars(axis)["accuracy"], expected)
+
+
 def test_few_quantile_bins_of_calibrated_models_are_beyond_the_range() -> None:
     beyond = number = 0
     for seed in range(40):

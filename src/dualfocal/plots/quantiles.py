@@ -8,8 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from dualfocal.metrics import BinStats, Corp, Evaluation, corp
-from dualfocal.metrics.arrays import Array
-from dualfocal.metrics.rows import Rows, as_rows
+from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.units import from_units
 
@@ -31,25 +30,6 @@ class Samples(NamedTuple):
         stats = scan(rows)
         confidence = from_units(stats.confidence.cpu()).clamp_max(1.0).numpy()  # softmax in float32 can give 1.0000001
         return cls(confidence, stats.correct.cpu().numpy(), None if rows.weight is None else rows.weight.cpu().numpy())
-
-    @classmethod
-    def from_predictions(
-        cls,
-        logits: Array,
-        target: Array,
-        *,
-        input: str | None = None,
-        ignore_index: int = -100,
-        binary: str | None = None,
-        sample_weight: Array | None = None,
-    ) -> Self:
-        """Return the samples of predictions, with the arguments of :func:`~dualfocal.metrics.evaluate`."""
-        if input == "confidence":
-            input, binary = "probs", "positive"
-        rows = as_rows(
-            logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight
-        )
-        return cls.from_rows(rows)
 
     def corp(self, *, positive: bool, seed: int = 0) -> Corp:
         """Return the CORP curve; its band is for independent samples of equal weight."""

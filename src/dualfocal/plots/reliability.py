@@ -12,6 +12,7 @@ from dualfocal.checks import check_choice
 from dualfocal.metrics import Evaluation, evaluate
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.registry import METRICS
+from dualfocal.metrics.rows import as_rows
 from dualfocal.plots.panels import (
     SIZE,
     Density,
@@ -92,7 +93,8 @@ def reliability_diagram(
         how["sample_weight"] = sample_weight
         evaluation = evaluate(data, required(target), num_bins=num_bins, **how)
         if strategy == "quantile":
-            evaluation = QuantileEvaluation.of(evaluation, Samples.from_predictions(data, required(target), **how))
+            how |= {"input": "probs", "binary": "positive"} if input == "confidence" else {}
+            evaluation = QuantileEvaluation.of(evaluation, Samples.from_rows(as_rows(data, required(target), **how)))
     elif target is not None:
         raise TypeError("an Evaluation has its own target; pass axes as ax=")
     elif strategy == "quantile" and not isinstance(data, QuantileEvaluation):

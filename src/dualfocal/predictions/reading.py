@@ -132,13 +132,17 @@ class Reading:
         return INDEPENDENT if self.cluster == INDEPENDENT else data.clusters
 
     def rows(self, data: Predictions) -> Rows:
-        """Return the predictions as rows, without ignored samples."""
+        """Return the predictions as rows, without ignored samples.
+
+        A confidence is the probability of class 1, which is "the prediction is right".
+        """
+        only_confidence = data.input == "confidence"
         return as_rows(
             data.values,
             data.target,
-            input=data.input,
+            input="probs" if only_confidence else data.input,
             ignore_index=self.ignore_index,
-            binary=self.binary,
+            binary="positive" if only_confidence else self.binary,
             clusters=data.clusters,
             sample_weight=data.weights,
         )

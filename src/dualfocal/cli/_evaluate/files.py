@@ -16,7 +16,6 @@ from dualfocal.tables import Table, quantity
 
 if TYPE_CHECKING:
     from dualfocal.calibrators import CalibratorComparison
-    from dualfocal.plots.quantiles import Samples
     from dualfocal.predictions import Predictions, PredictionStream, Reading
 
 SAVED = "save calibrated predictions with `dualfocal calibrate` and `dualfocal apply`, and evaluate these"
@@ -46,7 +45,9 @@ def evaluate_files(request: Request, *, convention: str | None, group_quantiles:
         else:
             finding = _evaluate(err, name, data, reading, convention=convention, inference=inference)
             if request.plot_style != "uniform":
-                finding.samples = _samples(data, reading)
+                from dualfocal.plots.quantiles import Samples
+
+                finding.samples = Samples.from_rows(reading.rows(data))
             if request.methods:
                 with errors_name(name):
                     finding.comparison = _compare(err, finding, data, request, merged=merged)
@@ -135,19 +136,6 @@ def _evaluate(
     if evaluation.nll == math.inf:
         finding.infinite_nll = _why_infinite(data, reading)
     return finding
-
-
-def _samples(data: "Predictions", reading: "Reading") -> "Samples":
-    from dualfocal.plots.quantiles import Samples
-
-    return Samples.from_predictions(
-        data.values,
-        data.target,
-        input=data.input,
-        ignore_index=reading.ignore_index,
-        binary=reading.binary,
-        sample_weight=data.weights,
-    )
 
 
 def _why_infinite(data: "Predictions", reading: "Reading") -> str:

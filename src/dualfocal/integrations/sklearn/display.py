@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_array
 from dualfocal.checks import check_choice
 from dualfocal.integrations.sklearn._labels import classes_and_target
 from dualfocal.metrics import Evaluation, evaluate
+from dualfocal.metrics.rows import as_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -164,7 +165,7 @@ class ReliabilityDisplay:
         if strategy == "quantile":
             from dualfocal.plots.quantiles import QuantileEvaluation, Samples
 
-            samples = Samples.from_predictions(values, target, input="probs", binary=binary)
+            samples = Samples.from_rows(as_rows(values, target, input="probs", binary=binary))
             evaluation = QuantileEvaluation.of(evaluation, samples)
         return cls(evaluation, estimator_name=name, pos_label=pos_label).plot(ax=ax)
 
