@@ -17,6 +17,7 @@ CONFIDENCE_ONLY = (
     "Only the confidence of the predicted class is known: NLL, Brier score, classwise ECE and the test of class "
     "probabilities need all probabilities."
 )
+BEYOND_ROUNDING = "no miscalibration beyond what the rounding of the input can cause"
 TOP_LABEL_ONLY = "Only the confidence of the predicted class was tested, not the probabilities of the other classes."
 
 
@@ -47,6 +48,9 @@ def confidence_verdict(
             else f"too few {'clusters' if few_clusters else 'samples'} to detect a gap of any size"
         )
         return f"No miscalibration detectable at N = {evaluation.num_samples:,}: {power}. {ece}; {chance}"
+    rounding, largest = evaluation.rounding, max(evaluation.debiased_ece, abs(evaluation.overconfidence))
+    if rounding is not None and rounding.explains(largest):
+        return f"{BEYOND_ROUNDING[0].upper()}{BEYOND_ROUNDING[1:]}: {ece}; {chance}"
     share = evaluation.overconfidence / evaluation.ece
     side, kind, size = ("above", "Over-confident", "high") if share > 0 else ("below", "Under-confident", "low")
     if evaluation.positive:
@@ -77,15 +81,25 @@ def suspicions(evaluation: "Evaluation", inference: Inference, names: Sequence[s
     return sentences
 
 
-def classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, names: Sequence[str] | None) -> str:
+def classes_verdict(
+    evaluation: "Evaluation",
+    inference: Inference,
+    test: ClasswiseTest,
+    significant: bool,
+    names: Sequence[str] | None = None,
+) -> str:
     """Say whether the probabilities of all classes are calibrated, and name the largest of the significant gaps.
 
     Of two classes, the probability of class 1 over all samples comes first.
     """
+    num_classes = evaluation.num_classes
     subject = "Class probabilities" if num_classes > 2 else f"Probability of class {_name(1, names)}"
     p = _p(test.p_value, significant)
     if not significant:
         return f"{subject}: no miscalibration detectable ({p})."
+    rounding = evaluation.rounding
+    if rounding is not None and rounding.explains(_largest_class_gap(evaluation, inference, test)):
+        return f"{subject}: {BEYOND_ROUNDING} ({p})."
     if not test.gaps:
         no_class = "no class's mean probability is" if num_classes > 2 else "its mean is not"
         return f"{subject}: miscalibrated ({p}); {no_class} significantly off."
@@ -100,6 +114,13 @@ def classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, na
     else:
         worst = f"{name}, {_predicted(gap.probability, gap.share)}"
     return f"{subject}: miscalibrated ({p}); worst: {worst}."
+
+
+def _largest_class_gap(evaluation: "Evaluation", inference: Inference, test: ClasswiseTest) -> float:
+    """Return the largest of the significant gaps; if no class has one, the classwise ECE above its noise floor."""
+    if test.gaps:
+        return abs(test.gaps[0].probability - test.gaps[0].share)
+    return evaluation.classwise_ece - inference.floors["classwise_ece"].mean
 
 
 def _predicted(probability: float, share: float) -> str:
