@@ -45,7 +45,7 @@ OVERCONFIDENT = 1.3  # tau
 CALLED = ("Over-confident", "Under-confident", "Miscalibrated in both directions", ": miscalibrated (")
 SIGNIFICANCE, GOAL = 0.05, (0.0, 0.07)
 SHARES = {1_000: 0.5, 10_000: 1.0, 100_000: 0.15}  # of the data sets, by number of samples
-SHARE_OF_MANY_CLASSES, SHARE_OF_OVERCONFIDENT = 0.3, 0.1
+SHARE_OF_MANY_CLASSES, SHARE_OF_OVERCONFIDENT = 0.3, 0.25
 CHUNK = 10  # data sets that one process draws at a time
 
 

@@ -78,7 +78,8 @@ class Evaluation(Printed):
     def verdict(self, class_names: Sequence[str] | None = None) -> str:
         """Say in a few sentences whether confidences and class probabilities are calibrated.
 
-        The two tests are significant by Holm's method: one at 2.5 %, the other then at 5 %.
+        The two tests are significant by Holm's method: one at 2.5 %, the other then at 5 %. Of rounded probabilities, a
+        significant gap is called miscalibration only if its 95 % interval lies above what rounding alone can cause.
 
         Args:
             class_names: names of the classes (None: those of the evaluation; numbers if it has none).

@@ -71,7 +71,7 @@ class Rounding:
         points = 100 * self.error
         digits = 1 - math.floor(math.log10(points))
         rounded_up = math.ceil(points * 10.0**digits - 1e-6) / 10.0**digits
-        return f"{rounded_up:.{max(digits, 0)}f}".rstrip("0").rstrip(".")
+        return f"{rounded_up:.{max(digits, 0)}f}"
 
 
 @dataclass(frozen=True)
