@@ -1,5 +1,6 @@
 """Probabilities that were rounded to a few decimals: recognised, divided by the sum of their row, and named."""
 
+import contextlib
 import json
 from dataclasses import replace
 from fractions import Fraction
@@ -11,9 +12,10 @@ import torch
 from case_loops import for_each
 
 from dualfocal import metrics as M
+from dualfocal.cli import main
 from dualfocal.metrics.rounding import Rounding, find_decimals
 from dualfocal.metrics.rows import as_rows
-from dualfocal.predictions import PredictionsError, bin_predictions, stream_predictions
+from dualfocal.predictions import PredictionsError, bin_predictions, load_predictions, stream_predictions
 
 evaluate = partial(M.evaluate, input="probs")
 rows_of = partial(as_rows, input="probs")
@@ -125,7 +127,7 @@ def test_a_sum_that_rounding_does_not_explain_is_an_error(case) -> None:
     for metric in (M.ece, M.nll, M.evaluate, M.BinnedPredictions.from_predictions):
         with pytest.raises(ValueError, match=f"rounded to two decimals.* at most 0.005: row 170 {problem}"):
             metric(rounded, target, input="probs")
-    with pytest.raises(ValueError, match="write them with more decimals"):
+    with pytest.raises(ValueError, match="write the probabilities with more decimals"):
         evaluate(rounded, target)
 
 
@@ -199,6 +201,15 @@ def test_json_keeps_it() -> None:
     assert "rounding" not in evaluate(probs, target).to_dict()
 
 
+def test_rounded_probabilities_are_refused_as_logits() -> None:
+    probs, target = draw(300, 6)
+    with pytest.raises(ValueError, match="logits must not be probabilities"):
+        M.ece(probs.round(2), target)
+    other = probs.round(2)
+    other[299, 0] += 0.1  # rounding does not explain this sum
+    assert M.ece(other, target) == M.ece(other, target, input="logits")
+
+
 CALLED = ("Over-confident", "Under-confident", "Miscalibrated", ": miscalibrated (")
 
 
@@ -220,13 +231,28 @@ def test_a_clearly_over_confident_model_is_called_so(num_classes, decimals, n) -
     assert ": miscalibrated (p" in verdict
 
 
+def write(path, probs, target, names: list[str]):
+    """A CSV file of probabilities with two decimals and labels by name."""
+    lines = [",".join([*(f"{p:.2f}" for p in row), names[k]]) for row, k in zip(probs, target, strict=True)]
+    path.write_text("\n".join([",".join([*names, "label"]), *lines]))
+    return path
+
+
+def test_columns_that_are_named_like_the_labels_may_be_rounded(tmp_path) -> None:
+    probs, target = draw(1000, 5)
+    rounded, names = probs.round(2), list("abcde")
+    assert (abs(rounded.sum(1) - 1) > 0.0101).any()
+    data = load_predictions(write(tmp_path / "a.csv", rounded, target, names))
+    assert (data.input, data.class_names) == ("probs", tuple(names))
+    rounded[0] = [0.9, 0.5, 0.1, 0.0, 0.0]
+    with pytest.raises(PredictionsError, match="name the logits or probabilities"):
+        load_predictions(write(tmp_path / "b.csv", rounded, target, names))
+
+
 def test_a_stream_is_treated_like_the_file(tmp_path) -> None:
     probs, target = draw(1000, 10)
-    rounded = probs.round(2)
-    path = tmp_path / "a.csv"
-    header = [f"prob_{k}" for k in range(10)]
-    rows = np.column_stack([rounded, target])
-    np.savetxt(path, rows, fmt=["%.2f"] * 10 + ["%d"], delimiter=",", header=",".join([*header, "label"]), comments="")
+    rounded, names = probs.round(2), list("abcdefghij")
+    path = write(tmp_path / "a.csv", rounded, target, names)
     stream = stream_predictions(path, num_rows=300)
     state, expected = stream.bin(), evaluate(rounded, target)
     assert state.evaluate(inference=False).ece == expected.ece
@@ -234,7 +260,19 @@ def test_a_stream_is_treated_like_the_file(tmp_path) -> None:
     assert stream.rounding.error == pytest.approx(expected.rounding.error, rel=1e-12)
     assert replace(stream.rounding, error=0.0) == replace(expected.rounding, error=0.0)
     rounded[777] = 0.08
-    rows = np.column_stack([rounded, target])
-    np.savetxt(path, rows, fmt=["%.2f"] * 10 + ["%d"], delimiter=",", header=",".join([*header, "label"]), comments="")
-    with pytest.raises(PredictionsError, match=r"a\.csv: .*rounded to two decimals.* row 777 sums to 0\.8"):
-        stream_predictions(path, num_rows=300).bin()
+    with pytest.raises(PredictionsError, match=r"b\.csv: .*rounded to two decimals.* row 777 sums to 0\.8"):
+        bin_predictions(write(tmp_path / "b.csv", rounded, target, names), probs=",".join(names))
+
+
+def test_a_file_read_in_one_pass_gets_the_same_verdict(tmp_path, capsys) -> None:
+    probs, target = draw(2000, 10)
+    path = str(write(tmp_path / "a.csv", probs.round(2), target, list("abcdefghij")))
+    sentences = []
+    for options in ([], ["--max-memory", "60KB"]):
+        with contextlib.suppress(SystemExit):
+            main(["evaluate", path, "--json", *options])
+        printed = capsys.readouterr()
+        assert ("read in one pass" in printed.err) == bool(options)
+        [content] = json.loads(printed.out)["files"]
+        sentences.append(content["verdict"].partition("Probabilities look rounded to two decimals")[2])
+    assert sentences[0] == sentences[1] != ""

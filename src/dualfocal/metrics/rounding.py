@@ -130,13 +130,9 @@ def renormalise(
     decimals = find_decimals(values, dtype)
     if decimals is None:
         return values, None
-    one, wide = 10**decimals, wide_dtype(values)
-    total, nonzero, confidence = torch.empty(3, len(values), dtype=wide, device=values.device)
-    for part in _tiles(values):
-        units = _units(values[part], one)
-        total[part], nonzero[part] = units.sum(1), (units > 0).sum(1)
-        confidence[part] = units[:, 1] if positive else units.amax(1)
-    good = (total >= one - values.shape[1] / 2) & (total <= one + nonzero / 2) & (total > 0)
+    one = 10**decimals
+    total, nonzero, confidence = _sums(values, one, positive=positive)
+    good = _explained(total, nonzero, values.shape[1], one)
     if not bool(good.all()):
         row = int((~good).nonzero()[0])
         return _sum_error(row, int(total[row]), int(nonzero[row]), values.shape[1], decimals)
@@ -152,6 +148,34 @@ def renormalise(
     squares = (0.5 / one + (confidence / total - confidence / one).abs()).square()
     error = float((squares if weight is None else squares * weight.to(squares.device)).mean().sqrt())
     return values, Rounding(decimals, len(values), divided, error)
+
+
+def are_rounded_probabilities(values: Tensor) -> bool:
+    """Whether all values, (N, C), look rounded, and rounding explains the sums of all rows.
+
+    >>> are_rounded_probabilities(torch.tensor([[0.33, 0.33, 0.33], [0.5, 0.26, 0.24]]))
+    True
+    """
+    decimals = find_decimals(values, values.dtype)
+    if decimals is None:
+        return False
+    total, nonzero, _ = _sums(values, 10**decimals)
+    return bool(_explained(total, nonzero, values.shape[1], 10**decimals).all())
+
+
+def _sums(values: Tensor, one: int, *, positive: bool = False) -> Tensor:
+    """Return the sum, the number of entries above 0 and the confidence of each row, (3, N), in units of 1 / one."""
+    numbers = torch.empty(3, len(values), dtype=wide_dtype(values), device=values.device)
+    for part in _tiles(values):
+        units = _units(values[part], one)
+        numbers[0, part], numbers[1, part] = units.sum(1), (units > 0).sum(1)
+        numbers[2, part] = units[:, 1] if positive else units.amax(1)
+    return numbers
+
+
+def _explained(total: Tensor, nonzero: Tensor, num_classes: int, one: int) -> Tensor:
+    """Whether rounding explains the sum of each row, and something is left of it."""
+    return (total >= one - num_classes / 2) & (total <= one + nonzero / 2) & (total > 0)
 
 
 def _parts(values: Tensor) -> list[Tensor]:
@@ -191,13 +215,13 @@ def _sum_error(row: int, total: int, nonzero: int, num_classes: int, decimals: i
             rule,
             row,
             f"sums to 0: all {num_classes} probabilities were rounded to 0, and the predicted class is lost; write "
-            "them with more decimals, or write logits",
+            "the probabilities with more decimals, or write logits",
         )
     low, high = max(0.0, 1 - num_classes / 2 / one), 1 + nonzero / 2 / one
     return SumError(
         rule,
         row,
-        f"sums to {total / one:.6g}, but must lie between {low:.6g} and {high:.6g}; write them with more decimals. If "
-        "these are probabilities of a multi-label problem, pass task='multilabel', in the command line --task "
+        f"sums to {total / one:.6g}, but must lie between {low:.6g} and {high:.6g}; write the probabilities with more "
+        "decimals. If they belong to a multi-label problem, pass task='multilabel', in the command line --task "
         "multilabel",
     )

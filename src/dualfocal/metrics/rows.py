@@ -13,7 +13,7 @@ from torch import Tensor
 from dualfocal._tensors import class_indices, first_true, wide_dtype
 from dualfocal.checks import check_choice, check_ignore_index
 from dualfocal.metrics.arrays import Array, as_numpy, as_tensor, class_targets
-from dualfocal.metrics.rounding import Rounding, SumError, renormalise
+from dualfocal.metrics.rounding import Rounding, SumError, are_rounded_probabilities, renormalise
 
 INPUTS = ("logits", "probs")
 BINARY = (None, "top_label", "positive")
@@ -209,13 +209,14 @@ def _row_clusters(codes: Tensor) -> Tensor:
 
 
 def are_probabilities(values: Tensor) -> bool:
-    """Whether all rows of (N, C) values lie in [0, 1] and sum to 1, up to the rounding of their dtype."""
+    """Whether all rows of (N, C) values lie in [0, 1] and sum to 1, up to the rounding to a dtype or to decimals."""
     tolerance = 1e-2 if values.dtype in (torch.float16, torch.bfloat16) else 1e-3
     for part in (values[:FIRST_ROWS], values[FIRST_ROWS:]):  # of logits, the first part is enough
         low, high = (part.amin(1), part.amax(1)) if len(part) else (part[:, 0], part[:, 0])
         total = part.sum(1, dtype=wide_dtype(part))
-        if not bool(((low >= 0) & (high <= 1 + ROUNDING) & ((total - 1).abs() <= tolerance)).all()):
-            return False
+        in_range = (low >= 0) & (high <= 1 + ROUNDING)
+        if not bool((in_range & ((total - 1).abs() <= tolerance)).all()):
+            return bool(in_range.all()) and are_rounded_probabilities(values)
     return len(values) > 0
 
 
