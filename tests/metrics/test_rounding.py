@@ -13,12 +13,9 @@ from case_loops import for_each
 
 from dualfocal import metrics as M
 from dualfocal.cli import main
-from dualfocal.metrics.rounding import Rounding, find_decimals
-from dualfocal.metrics.rows import as_rows
 from dualfocal.predictions import PredictionsError, bin_predictions, load_predictions, stream_predictions
 
 evaluate = partial(M.evaluate, input="probs")
-rows_of = partial(as_rows, input="probs")
 
 
 def draw(n: int, num_classes: int, *, scale: float = 2.0, tau: float = 1.0, seed: int = 0):
@@ -35,43 +32,53 @@ def divided(rounded, decimals: int) -> list[list[float]]:
     return [[float(Fraction(value, sum(row))) for value in row] for row in units]
 
 
+def decimals_of(probs) -> int | None:
+    """Number of decimals that an evaluation finds; None if it finds no grid."""
+    rounding = evaluate(probs, np.zeros(len(probs), np.int64)).rounding
+    return None if rounding is None else rounding.decimals
+
+
 @for_each(decimals=(1, 2, 3, 4))
 def test_a_grid_is_recognised(decimals) -> None:
     probs = draw(300, 5)[0].round(decimals)
-    for dtype in (torch.float64, torch.float32):
-        assert find_decimals(torch.from_numpy(probs).to(dtype), dtype) == decimals
-    as_float32 = torch.from_numpy(probs).float().double()  # stored as float32, read as float64
-    assert find_decimals(as_float32, torch.float64) == decimals
-    probs[299, 4] += 0.3 * 10.0**-decimals  # one value of the last row
-    assert find_decimals(torch.from_numpy(probs), torch.float64) in ((None,) if decimals > 3 else (None, decimals + 1))
+    assert decimals_of(probs) == decimals_of(np.float32(probs)) == decimals
+    assert decimals_of(np.float64(np.float32(probs))) == decimals  # stored as float32, read as float64
+    two_classes = draw(300, 2)[0].round(decimals)
+    two_classes[299] = [0.2 + 0.3 * 10.0**-decimals, 0.8 - 0.3 * 10.0**-decimals]  # the last row has a decimal more
+    assert decimals_of(two_classes) == (decimals + 1 if decimals < 4 else None)
 
 
 def test_a_grid_is_recognised_in_half_precision() -> None:
     probs = torch.from_numpy(draw(300, 5)[0])
-    assert find_decimals(probs.mul(100).round().div(100).half(), torch.float16) == 2
-    assert find_decimals(probs.mul(10).round().div(10).bfloat16(), torch.bfloat16) == 1
+    assert decimals_of(probs.mul(100).round().div(100).half()) == 2
+    assert decimals_of(probs.mul(10).round().div(10).bfloat16()) == 1
     for dtype in (torch.float16, torch.bfloat16):
-        assert find_decimals(probs.to(dtype), dtype) is None
+        assert decimals_of(probs.to(dtype)) is None
 
 
-@for_each(values=([[0.0, 1.0]], [[0.3, 2.0]], [[-0.3, 1.3]], [[0.3, float("nan")]], [[1 / 3, 2 / 3]]))
-def test_other_values_are_on_no_grid(values) -> None:
-    assert find_decimals(torch.tensor(values), torch.float32) is None
+def test_predicted_classes_and_other_values_are_on_no_grid() -> None:
+    for probs in ([[0.0, 1.0], [1.0, 0.0]], [[1 / 3, 2 / 3]], [[0.5, 0.5], [0.25001, 0.74999]]):
+        assert decimals_of(probs) is None
+    for values in ([[0.3, 2.0]], [[-0.3, 1.3]], [[0.3, float("nan")]]):
+        with pytest.raises(ValueError, match="are these logits"):
+            evaluate(values, [0])
 
 
 @for_each(dtype=(torch.float64, torch.float32, torch.float16))
 def test_rows_are_divided_by_their_sum(dtype) -> None:
     probs, target = draw(500, 8)
-    rounded = torch.from_numpy(probs.round(2)).to(dtype)
-    before = rounded.clone()
-    rows, sums = rows_of(rounded, target), probs.round(2).sum(1)
-    off = np.abs(sums - 1) > 0.001
-    expected = torch.tensor(divided(rounded[off], 2), dtype=torch.float64).to(dtype)
+    rounded, sums = torch.from_numpy(probs.round(2)).to(dtype), probs.round(2).sum(1)
+    off, before = np.abs(sums - 1) > 0.001, rounded.clone()
+    expected = rounded.clone()
+    expected[off] = torch.tensor(divided(rounded[off], 2), dtype=torch.float64).to(dtype)
+    result = evaluate(rounded, target)
     assert 100 < off.sum() < 400
-    assert torch.equal(rows.values[off], expected)
-    assert torch.equal(rows.values[~off], before[~off])
+    assert (result.rounding.decimals, result.rounding.num_rows, result.rounding.divided) == (2, 500, off.sum())
     assert torch.equal(rounded, before)  # the caller's numbers stay
-    assert (rows.rounding.decimals, rows.rounding.num_rows, rows.rounding.divided) == (2, 500, off.sum())
+    if dtype != torch.float16:  # where the quotients, rounded to half precision, are on the grid again
+        assert replace(evaluate(expected, target), rounding=result.rounding) == result
+    brier = np.square(expected.double().numpy() - np.eye(8)[target]).sum(1).mean()
+    assert result.brier == pytest.approx(brier, rel=1e-12)
 
 
 def test_metrics_are_those_of_the_divided_rows() -> None:
@@ -88,22 +95,22 @@ def test_metrics_are_those_of_the_divided_rows() -> None:
 
 
 def test_the_error_is_half_a_step_and_what_the_division_changes() -> None:
-    rounded, target = torch.tensor([[0.5, 0.5, 0.0], [0.4, 0.3, 0.2]]).double(), torch.tensor([0, 0])
-    expected = ((0.05**2 + (0.05 + 0.4 / 0.9 - 0.4) ** 2) / 2) ** 0.5
-    assert rows_of(rounded, target).rounding.error == pytest.approx(expected, rel=1e-12)
-    weighted = rows_of(rounded, target, sample_weight=[0.5, 1.5]).rounding.error
-    assert weighted == pytest.approx(((0.5 * 0.05**2 + 1.5 * (0.05 + 0.4 / 0.9 - 0.4) ** 2) / 2) ** 0.5, rel=1e-12)
+    rounded, target = [[0.5, 0.5, 0.0], [0.4, 0.3, 0.2]], [0, 0]
+    first, second = 0.05**2, (0.05 + 0.4 / 0.9 - 0.4) ** 2
+    assert evaluate(rounded, target).rounding.error ** 2 == pytest.approx((first + second) / 2, rel=1e-12)
+    weighted = evaluate(rounded, target, sample_weight=[0.5, 1.5]).rounding
+    assert weighted.error**2 == pytest.approx(0.25 * first + 0.75 * second, rel=1e-12)
 
 
-def test_the_error_bounds_what_rounding_changes() -> None:
-    for num_classes, decimals in ((2, 1), (5, 2), (50, 2), (50, 1)):
-        probs, target = draw(2000, num_classes)
-        rounded = probs.round(decimals)
-        kept = rounded.sum(1) > 0
-        result = evaluate(rounded[kept], target[kept])
-        confidence = rows_of(rounded[kept], target[kept]).values.amax(1).numpy()
-        true = np.take_along_axis(probs[kept], rounded[kept].argmax(1)[:, None], 1)[:, 0]
-        assert np.sqrt(np.mean((confidence - true) ** 2)) <= result.rounding.error
+@for_each("num_classes, decimals", ((2, 1), (5, 2), (50, 2), (50, 1)))
+def test_the_error_bounds_what_rounding_changes(num_classes, decimals) -> None:
+    probs, target = draw(2000, num_classes)
+    rounded = probs.round(decimals)
+    kept = rounded.sum(1) > 0
+    confidence = np.array(divided(rounded[kept], decimals)).max(1)
+    true = np.take_along_axis(probs[kept], rounded[kept].argmax(1)[:, None], 1)[:, 0]
+    error = evaluate(rounded[kept], target[kept]).rounding.error
+    assert 0.2 * error < np.sqrt(np.mean((confidence - true) ** 2)) <= error
 
 
 REFUSED = {
@@ -152,14 +159,17 @@ def test_a_row_of_zeros_is_refused() -> None:
 
 def test_other_probabilities_and_logits_are_untouched() -> None:
     probs, target = draw(300, 6)
-    for values, kind in ((torch.from_numpy(probs), "probs"), (torch.from_numpy(probs).log().round(), "logits")):
-        rows = as_rows(values, target, input=kind)
-        assert rows.values.data_ptr() == values.data_ptr()
-        assert rows.rounding is None
-    rounded = torch.from_numpy(probs.round(2))
-    rounded[299] = torch.from_numpy(probs[299])  # one row that is not rounded: the plain tolerance for all
-    close = (rounded.sum(1) - 1).abs() <= 0.0101
-    assert rows_of(rounded[close], target[close.numpy()]).values.equal(rounded[close])
+    rounded = probs.round(2)
+    nll = torch.nn.functional.cross_entropy(torch.from_numpy(rounded), torch.from_numpy(target))
+    as_logits = M.evaluate(rounded, target, input="logits")
+    assert as_logits.nll == pytest.approx(float(nll), rel=1e-12)
+    assert as_logits.rounding is None
+    rounded[299] = probs[299]  # one row that is not rounded: the plain tolerance, and no division
+    close = np.abs(rounded.sum(1) - 1) <= 0.0101
+    result = evaluate(rounded[close], target[close])
+    assert result.rounding is None
+    assert result.confidence == pytest.approx(rounded[close].max(1).mean(), rel=1e-9)
+    assert result.confidence != pytest.approx((rounded[close].max(1) / rounded[close].sum(1)).mean(), rel=1e-5)
 
 
 def test_shares_of_votes_are_not_rounded() -> None:
@@ -190,7 +200,8 @@ def test_the_sentence_names_decimals_error_and_rows() -> None:
     assert "one decimal, which" in evaluate(probs.round(1), target).rounding.sentence()
     assert "rounded" not in evaluate(probs, target, inference=True).verdict()
     texts = {0.05: "5.0", 0.1: "10", 0.00005: "0.0050", 0.0061001: "0.62", 0.0999: "10.0"}
-    assert {error: Rounding(1, 9, 0, error).error_text for error in texts} == texts
+    for error, text in texts.items():
+        assert f"gaps of up to {text} points" in replace(rounding, error=error).sentence()
 
 
 def test_json_keeps_it() -> None:
