@@ -14,6 +14,8 @@ decimals (0: not rounded). Rows of which all probabilities are rounded to 0 are 
   from all that are not 0);
 - limit: the largest error that the verdict names.
 
+Larger data sets are fewer, see ``SHARES``. The committed results are from ``--repeats 40``.
+
 Goal: the verdict calls at most 7 % of calibrated models miscalibrated. A setting passes if the 99 % binomial interval
 of its rate meets the goal.
 """
