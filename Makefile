@@ -97,6 +97,7 @@ bench: $(VENV)/integrations $(PEERS)/installed  ## every script of benchmarks/; 
 	$(BIN)/python benchmarks/class_totals.py --csv benchmarks/results/class_totals.csv
 	$(BIN)/python benchmarks/report_speed.py --csv benchmarks/results/report_speed.csv
 	$(BIN)/python benchmarks/weight_coverage.py --csv benchmarks/results/weight_coverage.csv
+	$(BIN)/python benchmarks/rounded_probabilities.py --csv benchmarks/results/rounded_probabilities.csv
 	$(BIN)/python benchmarks/multilabel_alarms.py --csv benchmarks/results/multilabel_alarms.csv
 	$(BIN)/python benchmarks/choice_tasks.py --csv benchmarks/results/choice_tasks.csv
 	$(BIN)/python benchmarks/token_groups.py --csv benchmarks/results/token_groups.csv

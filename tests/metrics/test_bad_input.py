@@ -134,9 +134,11 @@ def test_a_true_class_below_0_is_impossible_not_nan() -> None:
 
 
 def test_sums_at_the_tolerance() -> None:
-    assert M.ece(torch.tensor([[0.5, 0.49]], dtype=torch.float64), TARGET[:1], input="probs") == pytest.approx(0.5)
+    """Of probabilities that are not rounded to a few decimals."""
+    half = 0.5 + 1e-6
+    assert M.ece(torch.tensor([[half, 0.99 - half]]).double(), TARGET[:1], input="probs") == pytest.approx(1 - half)
     with pytest.raises(ValueError, match=r"\(within 0\.01\).*: row 0 sums to 0\.9899"):
-        M.ece(torch.tensor([[0.5, 0.4899]]).double(), TARGET[:1], input="probs")
+        M.ece(torch.tensor([[half, 0.9899 - half]]).double(), TARGET[:1], input="probs")
 
 
 def test_one_column_is_one_score_if_binary_is_given() -> None:

@@ -216,7 +216,7 @@ def evaluate_rows(
         inference=inferred,
         positive=rows.positive,
     )
-    return replace(result, weights=summarize_weights(rows))
+    return replace(result, weights=summarize_weights(rows), rounding=rows.rounding)
 
 
 def squared_error(rows: Rows, stats: Scan, bins: BinStats) -> float:

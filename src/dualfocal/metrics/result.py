@@ -11,6 +11,7 @@ from dualfocal.metrics.inference.result import Inference
 from dualfocal.metrics.inference.weight_summary import WeightSummary
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS, metrics_of
+from dualfocal.metrics.rounding import Rounding
 from dualfocal.metrics.verdict import (
     CONFIDENCE_ONLY,
     TOP_LABEL_ONLY,
@@ -54,6 +55,7 @@ class Evaluation(Printed):
     # Whether only the predicted class is known: num_classes is 0, and what needs the other probabilities is NaN.
     confidence_only: bool = False
     weights: WeightSummary | None = None  # how much information weighted samples carry; None: equal weights
+    rounding: Rounding | None = None  # how the probabilities were rounded; None: they were not
     # For the verdict; not part of to_dict, and two evaluations with other names can be equal. None: unknown.
     class_names: tuple[str, ...] | None = field(default=None, compare=False)
 
@@ -76,7 +78,8 @@ class Evaluation(Printed):
     def verdict(self, class_names: Sequence[str] | None = None) -> str:
         """Say in a few sentences whether confidences and class probabilities are calibrated.
 
-        The two tests are significant by Holm's method: one at 2.5 %, the other then at 5 %.
+        The two tests are significant by Holm's method: one at 2.5 %, the other then at 5 %. Of rounded probabilities, a
+        significant gap is called miscalibration only if its 95 % interval lies above what rounding alone can cause.
 
         Args:
             class_names: names of the classes (None: those of the evaluation; numbers if it has none).
@@ -93,13 +96,15 @@ class Evaluation(Printed):
         elif inference.classwise is not None:
             if significant_classes[0] and not significant:
                 sentences[0] = f"Confidence of the predicted class: {sentences[0][0].lower()}{sentences[0][1:]}"
-            classes = classes_verdict(inference.classwise, significant_classes[0], self.num_classes, names)
+            classes = classes_verdict(self, inference, inference.classwise, significant_classes[0], names)
             sentences.append(classes)
         if self.weights is not None:
             sentences.append(self.weights.sentence(self.num_samples))
         if inference.clusters is not None:
             effective = None if self.weights is None else self.weights.effective
             sentences.append(inference.clusters.sentence(self.num_samples, effective))
+        if self.rounding is not None:
+            sentences.append(self.rounding.sentence())
         return " ".join(suspicions(self, inference, names) + sentences)
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,6 +131,8 @@ class Evaluation(Printed):
         content |= {name: True for name in ("positive", "confidence_only") if getattr(self, name)}
         if self.weights is not None:
             content["weights"] = asdict(self.weights)
+        if self.rounding is not None:
+            content["rounding"] = asdict(self.rounding)
         return content | ({"bounds": dict(self.bounds)} if self.bounds else {})
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
@@ -185,6 +192,7 @@ class Evaluation(Printed):
             bounds=content.get("bounds", {}),
             confidence_only=content.get("confidence_only", False),
             weights=WeightSummary(**content["weights"]) if "weights" in content else None,
+            rounding=Rounding(**content["rounding"]) if "rounding" in content else None,
         )
 
     def table(self) -> Table:
@@ -214,7 +222,9 @@ class Evaluation(Printed):
         return Table(headings, rows, f"{samples}, {classes}, {quantity(self.num_bins, 'bin')}")
 
     def _verdicts(self) -> list[str]:
-        return [] if self.inference is None else [self.verdict()]
+        if self.inference is None:
+            return [] if self.rounding is None else [self.rounding.sentence()]
+        return [self.verdict()]
 
 
 def inference_of(evaluation: Evaluation) -> Inference:

@@ -13,6 +13,7 @@ from torch import Tensor
 from dualfocal._tensors import class_indices, first_true, wide_dtype
 from dualfocal.checks import check_choice, check_ignore_index
 from dualfocal.metrics.arrays import Array, as_numpy, as_tensor, class_targets
+from dualfocal.metrics.rounding import Rounding, SumError, are_rounded_probabilities, renormalise
 
 INPUTS = ("logits", "probs")
 BINARY = (None, "top_label", "positive")
@@ -55,6 +56,7 @@ class Rows:
     positive: bool  # whether the confidence is the probability of class 1 instead of the predicted class
     dtype: torch.dtype  # precision of the caller's values: edges of bins are rounded to it
     cluster: Tensor | None = None  # (N,) int64, 0, 1, ...: samples of one cluster may depend on each other
+    rounding: Rounding | None = None  # how the probabilities were rounded; None: they were not
 
     @property
     def num_classes(self) -> int:
@@ -88,11 +90,12 @@ def as_rows(
 ) -> Rows:
     """Check shapes, dtypes and labels, and return the samples as rows; ``input=None`` means logits, which is checked.
 
-    The values themselves (NaN, infinities, sums of probabilities) are checked by :func:`~dualfocal.metrics.scan.scan`.
+    The values themselves (NaN, infinities, sums of probabilities) are checked by :func:`~dualfocal.metrics.scan.scan`,
+    except for the sums of rounded probabilities: these are checked here, and divided by the sum of their row.
 
     Raises:
         TypeError: an argument is not an array.
-        ValueError: a shape, dtype or option is invalid, or no sample is left.
+        ValueError: a shape, dtype or option is invalid, no sample is left, or rounding does not explain a sum.
         IndexError: a label is out of range.
     """
     check_choice("input", input, (None, *INPUTS))
@@ -125,7 +128,16 @@ def as_rows(
     # Computing 1 - p, or renormalising, can turn 0 into -1e-10, whose logarithm is NaN.
     if kind == "probs" and -ROUNDING <= float(rows.values.min()) < 0:
         rows = replace(rows, values=rows.values.clamp_min(0.0))
-    return rows
+    return _renormalised(rows) if kind == "probs" else rows
+
+
+def _renormalised(rows: Rows) -> Rows:
+    """Divide rows of rounded probabilities by their sum; raises a RowError if rounding does not explain a sum."""
+    result = renormalise(rows.values, rows.dtype, positive=rows.positive, weight=rows.weight)
+    if isinstance(result, SumError):
+        raise RowError(result.rule, result.row, result.problem)
+    values, rounding = result
+    return rows if rounding is None else replace(rows, values=values, rounding=rounding)
 
 
 def _checked_arrays(
@@ -197,13 +209,14 @@ def _row_clusters(codes: Tensor) -> Tensor:
 
 
 def are_probabilities(values: Tensor) -> bool:
-    """Whether all rows of (N, C) values lie in [0, 1] and sum to 1, up to the rounding of their dtype."""
+    """Whether all rows of (N, C) values lie in [0, 1] and sum to 1, up to the rounding to a dtype or to decimals."""
     tolerance = 1e-2 if values.dtype in (torch.float16, torch.bfloat16) else 1e-3
     for part in (values[:FIRST_ROWS], values[FIRST_ROWS:]):  # of logits, the first part is enough
         low, high = (part.amin(1), part.amax(1)) if len(part) else (part[:, 0], part[:, 0])
         total = part.sum(1, dtype=wide_dtype(part))
-        if not bool(((low >= 0) & (high <= 1 + ROUNDING) & ((total - 1).abs() <= tolerance)).all()):
-            return False
+        in_range = (low >= 0) & (high <= 1 + ROUNDING)
+        if not bool((in_range & ((total - 1).abs() <= tolerance)).all()):
+            return bool(in_range.all()) and are_rounded_probabilities(values)
     return len(values) > 0
 
 

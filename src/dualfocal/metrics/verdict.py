@@ -1,8 +1,12 @@
 """The verdict of an evaluation, in words."""
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtri
 
 from dualfocal.metrics.inference.classwise import SIGNIFICANCE, ClasswiseTest
 from dualfocal.metrics.inference.ranks import POWER
@@ -17,6 +21,7 @@ CONFIDENCE_ONLY = (
     "Only the confidence of the predicted class is known: NLL, Brier score, classwise ECE and the test of class "
     "probabilities need all probabilities."
 )
+BEYOND_ROUNDING = "no miscalibration beyond what the rounding of the input can cause"
 TOP_LABEL_ONLY = "Only the confidence of the predicted class was tested, not the probabilities of the other classes."
 
 
@@ -47,6 +52,10 @@ def confidence_verdict(
             else f"too few {'clusters' if few_clusters else 'samples'} to detect a gap of any size"
         )
         return f"No miscalibration detectable at N = {evaluation.num_samples:,}: {power}. {ece}; {chance}"
+    largest = max(evaluation.debiased_ece, abs(evaluation.overconfidence))
+    least = max(inference.debiased_ece[0], _least_gap(largest, inference.p_value))
+    if evaluation.rounding is not None and evaluation.rounding.explains(least):
+        return f"{BEYOND_ROUNDING[0].upper()}{BEYOND_ROUNDING[1:]}: {ece}; {chance}"
     share = evaluation.overconfidence / evaluation.ece
     side, kind, size = ("above", "Over-confident", "high") if share > 0 else ("below", "Under-confident", "low")
     if evaluation.positive:
@@ -77,21 +86,35 @@ def suspicions(evaluation: "Evaluation", inference: Inference, names: Sequence[s
     return sentences
 
 
-def classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, names: Sequence[str] | None) -> str:
+def classes_verdict(
+    evaluation: "Evaluation",
+    inference: Inference,
+    test: ClasswiseTest,
+    significant: bool,
+    names: Sequence[str] | None = None,
+) -> str:
     """Say whether the probabilities of all classes are calibrated, and name the largest of the significant gaps.
 
     Of two classes, the probability of class 1 over all samples comes first.
     """
+    num_classes = evaluation.num_classes
     subject = "Class probabilities" if num_classes > 2 else f"Probability of class {_name(1, names)}"
     p = _p(test.p_value, significant)
     if not significant:
         return f"{subject}: no miscalibration detectable ({p})."
-    if not test.gaps:
+    gaps = test.gaps
+    if (rounding := evaluation.rounding) is not None:
+        least = [_least_gap(gap.probability - gap.share, gap.p_value, 2 * num_classes) for gap in gaps]
+        gaps = tuple(gap for gap, size in zip(gaps, least, strict=True) if not rounding.explains(size))
+        excess = evaluation.classwise_ece - inference.floors["classwise_ece"].mean
+        if not gaps and (test.gaps or rounding.explains(excess)):
+            return f"{subject}: {BEYOND_ROUNDING} ({p})."
+    if not gaps:
         no_class = "no class's mean probability is" if num_classes > 2 else "its mean is not"
         return f"{subject}: miscalibrated ({p}); {no_class} significantly off."
-    gap = test.gaps[0]
+    gap = gaps[0]
     if num_classes == 2:
-        gap = next((other for other in test.gaps if not other.among_predicted), gap)
+        gap = next((other for other in gaps if not other.among_predicted), gap)
     name = f"class {_name(gap.index, names)}"
     if gap.among_predicted:
         worst = (
@@ -100,6 +123,15 @@ def classes_verdict(test: ClasswiseTest, significant: bool, num_classes: int, na
     else:
         worst = f"{name}, {_predicted(gap.probability, gap.share)}"
     return f"{subject}: miscalibrated ({p}); worst: {worst}."
+
+
+def _least_gap(gap: float, p_value: float, num_tests: int = 1) -> float:
+    """Return the lower end of the 95 % interval of a gap whose p-value is adjusted for a number of tests.
+
+    The gap is treated as normal: its p-value shows how many standard errors it is from 0.
+    """
+    limit, found = ndtri(np.array([SIGNIFICANCE, max(p_value, sys.float_info.min)]) / (2 * num_tests))
+    return float(abs(gap) * (1 - limit / found))
 
 
 def _predicted(probability: float, share: float) -> str:

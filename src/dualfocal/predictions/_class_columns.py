@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from dualfocal.metrics.rounding import are_rounded_probabilities
 from dualfocal.predictions._formats.interface import (
     INTEGERS,
     PredictionFile,
@@ -151,7 +153,8 @@ def hold_probabilities(source: PredictionFile, names: list[str]) -> bool:
     rows = rows[~np.logical_or.reduce([*content.missing.values()])] if content.missing else rows
     if rows.dtype.kind != "f" or not len(rows):
         return False
-    return bool(((rows > -1e-6) & (abs(rows.sum(1, keepdims=True) - 1) < 0.0101)).all())
+    sum_to_one = ((rows > -1e-6) & (abs(rows.sum(1, keepdims=True) - 1) < 0.0101)).all()
+    return bool(sum_to_one) or are_rounded_probabilities(torch.from_numpy(rows))
 
 
 def listed(names: list[str]) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from dualfocal._memory import memory_limit
 from dualfocal.metrics import BinnedPredictions
-from dualfocal.metrics.rows import RowError
+from dualfocal.metrics.rounding import Rounding
+from dualfocal.metrics.rows import RowError, as_rows
 from dualfocal.predictions._class_columns import parse_class_names
 from dualfocal.predictions._conversion import Conversion, dropped_remark
 from dualfocal.predictions._formats.interface import PredictionFile, PredictionsError, one_line_errors
@@ -34,6 +35,7 @@ class PredictionStream:
         num_rows: number of rows of a chunk; the last one has fewer, and so has one with missing values.
         class_names: names of the classes (None: unknown, or nothing was read yet).
         fraction: how much of the file was read, from 0 to 1.
+        rounding: how the probabilities were rounded, after :meth:`bin` (None: they were not, or not in every chunk).
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class PredictionStream:
         self.num_rows = num_rows
         self.class_names: tuple[str, ...] | None = None
         self.fraction = 0.0
+        self.rounding: Rounding | None = None
         self._source, self._roles, self._conversion = source, roles, conversion
         self._named = named  # whether the caller named the logits
         self._taken = ""
@@ -98,10 +101,15 @@ class PredictionStream:
             ValueError: an option is invalid, or there is no sample.
         """
         total: BinnedPredictions | None = None
+        may_be_rounded, self.rounding = True, None
         for data in self:
             if bool((data.target != ignore_index).any()):
                 check_usable(data, ignore_index)
                 with _rows_of_file(data, ignore_index):
+                    if may_be_rounded:
+                        rounding = _rounding(data, ignore_index, binary)
+                        may_be_rounded = rounding is not None
+                        self.rounding = rounding + self.rounding if rounding and self.rounding else rounding
                     state = BinnedPredictions.from_predictions(
                         data.values,
                         data.target,
@@ -243,6 +251,13 @@ def bin_predictions(
         drop_missing=drop_missing,
     )
     return stream.bin(num_bins=num_bins, ignore_index=ignore_index, binary=binary)
+
+
+def _rounding(data: Predictions, ignore_index: int, binary: str | None) -> Rounding | None:
+    """Return how the probabilities of a chunk were rounded; None if they were not."""
+    if data.input != "probs":
+        return None
+    return as_rows(data.values, data.target, input=data.input, ignore_index=ignore_index, binary=binary).rounding
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,7 @@ def evaluate_stream(
         )
     say(err, f"{name}: {stream.taken}")
     evaluation = state.evaluate(inference=inference, level=reading.level, seed=reading.seed)
+    evaluation = replace(evaluation, rounding=stream.rounding)
     finding = Finding(name, stream.taken, evaluation, stream.class_names)
     if evaluation.nll == math.inf:
         finding.infinite_nll = "true classes have probability 0, or logits are too far apart to be summed"
