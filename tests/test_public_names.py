@@ -174,7 +174,6 @@ REPLACED = [
     "dualfocal.metrics.inference.cluster_noise.MOST_CLUSTERS",
     "dualfocal.metrics.linear.CHUNK_BYTES",
     "dualfocal.metrics.resampling.BLOCKS",
-    "dualfocal.metrics.resampling.LOOP_SAMPLES",
     "dualfocal.metrics.scan.FUSED_DEVICE",
     "dualfocal.metrics.scan.TILE_CPU",
     "dualfocal.predictions._formats.arrays.NpzFile.get",

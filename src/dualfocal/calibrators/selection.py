@@ -228,7 +228,7 @@ def _score_all(
             repeats = [
                 replace(rows, values=logits, input="logits", dtype=torch.float64) for logits in calibrated.logits
             ]
-            scored = score_rows(name, repeats)
+            scored = score_rows(name, repeats, uncalibrated=rows)
         except ValueError as error:
             refused[name] = str(error)
         else:
