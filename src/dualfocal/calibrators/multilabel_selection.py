@@ -126,7 +126,8 @@ def compare_multilabel_calibrators(
 
     Samples, or clusters of samples, are split into folds; each fold is calibrated by a calibrator fitted on the others.
     Methods are compared by their NLL. Its differences have confidence intervals from the sums of whole samples, or of
-    whole clusters; they are widened because the calibrator for all samples will be another fit.
+    whole clusters, and are at least as long as labels drawn from the stated probabilities allow; they are widened
+    because the calibrator for all samples will be another fit.
 
     Args:
         logits: log-odds of each label, ``(N, L)``.

@@ -189,6 +189,11 @@ def compare(
     better *calibrated*, use the debiased error. The MCE is not compared: it is the gap of one small bin, and resampling
     does not show how much it varies (two equal models, N = 300, were called different in 22 % of 200 trials, not 10 %).
 
+    A bootstrap cannot draw errors that were not observed. Labels are therefore also drawn from the probabilities of
+    each model, and an interval is at least as long as the noise of such labels allows, see
+    :mod:`dualfocal.metrics.label_noise`: with few errors, the model that states fewer of them is not called better by
+    chance. The classwise ECE has no such allowance: its noise floor is truly lower if a model states fewer errors.
+
     Args:
         a: predictions of one model, see ``logits`` of :func:`~dualfocal.metrics.ece`.
         b: predictions of the other model, for the same samples.

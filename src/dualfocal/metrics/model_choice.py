@@ -3,8 +3,9 @@
 With two models, the intervals of the differences are those of :func:`~dualfocal.metrics.compare`. With more, they are
 simultaneous for all pairs of models and one metric: the ends are as many standard errors from the difference as the
 largest deviation among all pairs has in the stated share of resamples (max-t). All pairs are allowed for, not only
-those that are shown, because the best model is found on the same samples. ``benchmarks/model_choice.py`` checks by
-simulation how often such intervals hold.
+those that are shown, because the best model is found on the same samples. A standard error is at least that of labels
+drawn from the probabilities of one of both models, see :mod:`dualfocal.metrics.label_noise`.
+``benchmarks/model_choice.py`` checks by simulation how often such intervals hold.
 """
 
 import math
