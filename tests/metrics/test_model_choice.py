@@ -105,3 +105,13 @@ def test_too_little_to_compare(choose):
 
 def test_models_of_other_samples_are_not_compared(choose):
     assert choose({"a": LOGITS, "b": LOGITS}, {"a": TARGET, "b": TARGET.flip(0)})[0] is None
+
+
+def test_without_errors_no_model_of_several_is_better(choose):
+    certain = torch.tensor([1.0, -1.0, -1.0]) * torch.linspace(2, 4, 100)[:, None]
+    choice, _ = choose(
+        {"a": certain, "sharp": 1.5 * certain, "sharper": 2 * certain}, torch.zeros(100, dtype=torch.int64)
+    )
+    assert choice["best"] == "sharper"
+    for name in ("a", "sharp"):
+        assert {choice["differences"][name][metric]["outcome"] for metric in ("nll", "debiased_ece")} == {"equal"}

@@ -12,7 +12,6 @@ from weight_oracles import weighted_metrics
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
 from dualfocal.metrics import BinStats, evaluate_groups
-from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.resampling import aurc_influence, resample
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
@@ -259,12 +258,13 @@ def test_resampling_multiplies_weights():
 @pytest.mark.parametrize("tied", [False, True])
 def test_influence_on_the_weighted_aurc_is_a_derivative(tied):
     rng = np.random.default_rng(0)
-    uncertainty = 1 + rng.random(30)
-    uncertainty = uncertainty.round(1) if tied else uncertainty
+    confidence = 0.5 + rng.random(30) / 2
+    uncertainty = 1 / (0.05 + 0.9 * confidence.round(1) if tied else confidence)
     wrong, weight = 1.0 * (rng.random(30) < 0.4), 0.2 + rng.random(30)
     area, influence, _ = aurc_influence(uncertainty, wrong, weight)
-    expected = SortedConfidences.from_uncertainty(*map(torch.from_numpy, (uncertainty, wrong == 0, weight))).aurc()
-    assert area == pytest.approx(expected, abs=1e-12)
+    p = torch.from_numpy(1 / uncertainty)
+    both = torch.stack([p, 1 - p], dim=1)  # the first class is predicted
+    assert area == pytest.approx(M.aurc(both, torch.from_numpy(wrong).long(), input="probs", sample_weight=weight))
     for j in range(30):
         step = 1e-6 * np.eye(30)[j]
         ends = [aurc_influence(uncertainty, wrong, weight + sign * step)[0] for sign in (-1, 1)]

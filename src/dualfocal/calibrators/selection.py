@@ -66,10 +66,12 @@ def compare_calibrators(
     validation data. With cross-validation, those of the NLL are about the calibrators fitted to all N samples, and
     include the variation of the fits: nominal 90 % intervals contained the truth in 85 to 99 % of simulated samples
     (``benchmarks/cross_fit_coverage.py``). Those of the other scores do not include it and are slightly too short. ECE
-    differences include differences of the noise floors. A bootstrap cannot draw errors that were not observed: the
-    intervals of changes from the uncalibrated model are at least as long as labels drawn from the probabilities before
-    and after calibration allow, so that no calibrator is recommended because errors are absent by chance. Each pixel of a dense prediction counts as an independent
+    differences include differences of the noise floors. Each pixel of a dense prediction counts as an independent
     sample, unless ``clusters`` are given: then whole clusters are resampled.
+
+    A bootstrap cannot draw errors that were not observed: the intervals of changes from the uncalibrated model are at
+    least as long as labels drawn from the probabilities before and after calibration allow, so that no calibrator is
+    recommended because errors are absent by chance.
 
     Args:
         logits: predictions to score, in any shape that :func:`~dualfocal.metrics.ece` takes.

@@ -110,8 +110,9 @@ def _metrics(rows: Rows, columns: Columns, unit: Index, copies: Array, num_bins:
     for index, values in (*((columns.bin, values) for values in in_bins), (columns.adaptive_bin, gap)):
         summed = np.bincount(unit * num_bins + index, weight * values, number * num_bins)
         sums.append(summed.reshape(number, num_bins))
-    with np.errstate(invalid="ignore"):  # an infinite NLL is NaN in the draws that leave it out
+    with np.errstate(invalid="ignore"):
         drawn = copies @ np.concatenate(sums, axis=1)
+    drawn[~np.isfinite(drawn)] = np.nan  # draws of an infinite NLL
     size, error, nll, brier, influence = drawn[:, : len(means)].T
     by_bin = drawn[:, len(means) :].reshape(len(copies), -1, num_bins)
     count, gaps, correct, *squares, adaptive = by_bin.transpose(1, 0, 2)
