@@ -9,7 +9,6 @@ worse than one that states too few errors.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -54,15 +53,13 @@ def label_noise(a: Models, b: Models, num_bins: int, *, seed: int = 0) -> dict[s
 
     # Each sample has one outcome, right or wrong, or two if the models predict different classes.
     differ, none = (outcome[0] != outcome[1])[:, 0], np.full(len(rows), num_bins)
-    bins_a = np.concatenate([columns[0].bin, none])
-    bins_b = np.concatenate([np.where(differ, none, columns[1].bin), columns[1].bin])
+    bins = [columns[0].bin, none], [np.where(differ, none, columns[1].bin), columns[1].bin]
     weights = np.concatenate([weight, weight * differ])
     deviations = []
     for m, c in enumerate(columns):
         effect = _design_effect(c, rows)
         variance = (square[m] - mean[m] ** 2).clip(0) @ weight**2
-        outcomes = _Outcomes(bins_a * (num_bins + 1) + bins_b, stated[m].ravel(), weights)
-        errors = _error_noise(outcomes, columns, num_bins, effect, np.random.default_rng(seed))
+        errors = _error_noise(columns, bins, stated[m].ravel(), weights, effect, num_bins, seed)
         deviations.append([*np.sqrt(effect * variance) / weight.sum(), *errors])
     noise = dict(zip((*MEANS, "ece", "debiased_ece"), np.max(deviations, axis=0).tolist(), strict=True))
     return noise | {"adaptive_ece": noise["ece"], "classwise_ece": 0.0}
@@ -86,35 +83,34 @@ def _losses(
         yield classes, [p_a, p_b], np.array([log_a - log_b, factor * (p_a - p_b), right_a - right_b, aurc])
 
 
-class _Outcomes(NamedTuple):
-    """Outcomes 0 or 1 that are drawn, for both models: those of a first, then those of b where it differs."""
-
-    cell: Index  # bin in a and in b, as one number; the last bin is none
-    p: Array  # probability of 1
-    weight: Array
-
-
 def _error_noise(
-    outcomes: _Outcomes, columns: list[Columns], num_bins: int, effect: float, rng: np.random.Generator
+    columns: list[Columns],
+    bins: tuple[list[Index], list[Index]],
+    p: Array,
+    weight: Array,
+    effect: float,
+    num_bins: int,
+    seed: int,
 ) -> tuple[float, float]:
     """Return the noise of the differences in ECE and in debiased error, with the design effect of the clusters.
 
-    That of the debiased error is its root mean square deviation from the true difference, because it is biased where
+    Outcomes, each with its bins in a and in b, are 1 with the probability p. The bin ``num_bins`` stands for none. The
+    noise of the debiased error is its root mean square deviation from the true difference, because it is biased where
     errors are few: without errors in a bin, no noise is subtracted.
     """
-    cell, p, weight = outcomes
     width = num_bins + 1
+    cell = np.concatenate(bins[0]) * width + np.concatenate(bins[1])
     # Outcomes of a cell are drawn together: a binomial number with their mean.
     total, hits, squares = (np.bincount(cell, values) for values in (weight, weight * p, weight**2))
     used = total.nonzero()[0]
     total, hits, squares = total[used], hits[used], squares[used]
     number = np.rint(total**2 / (effect * squares)).clip(1)
-    drawn = rng.binomial(number.astype(np.int64), (hits / total).clip(0, 1), (DRAWS, len(used))) * (total / number)
+    drawn = np.random.default_rng(seed).binomial(number.astype(np.int64), (hits / total).clip(0, 1), (DRAWS, len(used)))
     errors, debiased = [], []
-    for c, bins in zip(columns, (used // width, used % width), strict=True):
-        in_bin = 1.0 * (bins[:, None] == np.arange(num_bins))
+    for c, index in zip(columns, (used // width, used % width), strict=True):
+        in_bin = 1.0 * (index[:, None] == np.arange(num_bins))
         expected, square = (np.bincount(c.bin, values, num_bins) for values in (c.weight * c.confidence, c.weight**2))
-        count, stated, hit = total @ in_bin, hits @ in_bin, drawn @ in_bin
+        count, stated, hit = total @ in_bin, hits @ in_bin, (drawn * (total / number)) @ in_bin
         share = hit / np.maximum(count, 1e-300)
         estimate = debiased_square(count, expected - hit, hit, (square * (1 - share), square * share))
         true = ((expected - stated) ** 2 / np.maximum(count, 1e-300)).sum() / count.sum()
