@@ -188,5 +188,7 @@ def aurc_influence(uncertainty: Array, wrong: Array, weight: Array) -> tuple[flo
 def quantiles(draws: Array, level: float) -> tuple[float, float]:
     """Return the central interval with this share of the draws; NaN draws are left out."""
     draws = np.sort(draws[~np.isnan(draws)])
-    low, high = np.interp([(1 - level) / 2, (1 + level) / 2], np.linspace(0, 1, len(draws)), draws).tolist()
+    last = len(draws) - 1
+    shares = [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.interp([share * last for share in shares], np.arange(last + 1), draws).tolist()
     return low, high
