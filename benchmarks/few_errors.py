@@ -63,7 +63,6 @@ SETTINGS = [
     Setting("crossed", 100, 2, *SPREAD),
     Setting("crossed", 300, 10, *SPREAD),
     Setting("held-out", 1000, 10, *SPREAD),
-    Setting("crossed", 1000, 10, *SPREAD),
 ]
 
 
