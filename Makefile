@@ -94,6 +94,7 @@ bench: $(VENV)/integrations $(PEERS)/installed  ## every script of benchmarks/; 
 	$(BIN)/python benchmarks/cluster_coverage.py --csv benchmarks/results/cluster_coverage.csv
 	$(BIN)/python benchmarks/shift_coverage.py --csv benchmarks/results/shift_coverage.csv
 	$(BIN)/python benchmarks/model_choice.py --csv benchmarks/results/model_choice.csv
+	$(BIN)/python benchmarks/few_errors.py --csv benchmarks/results/few_errors.csv
 	$(BIN)/python benchmarks/class_totals.py --csv benchmarks/results/class_totals.csv
 	$(BIN)/python benchmarks/report_speed.py --csv benchmarks/results/report_speed.csv
 	$(BIN)/python benchmarks/weight_coverage.py --csv benchmarks/results/weight_coverage.csv

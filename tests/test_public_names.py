@@ -131,6 +131,15 @@ INTERNALS = {
     "calibrators/test_compare_calibrators.py": "dualfocal.calibrators._fit_report.Fit",
     # Mathematics of one step: the evidence of a prior, and fair bets.
     "calibrators/test_calibrator_equations.py": "dualfocal.calibrators._logistic.Problem",
+    # Mathematics of a comparison: the noise of labels, draws with weights, and the influence of a sample on the AURC.
+    "metrics/test_label_noise.py": """
+        dualfocal.metrics.label_noise.label_noise dualfocal.metrics.resampling.resample
+        dualfocal.metrics.rows.as_rows dualfocal.metrics.scan.scan
+    """,
+    "metrics/test_weights.py": """
+        dualfocal.metrics.resampling.aurc_influence dualfocal.metrics.resampling.resample
+        dualfocal.metrics.rows.as_rows dualfocal.metrics.scan.scan
+    """,
     "metrics/test_monitor.py": """
         dualfocal.metrics.monitor._bets.SHIFTS dualfocal.metrics.monitor._bets.log_cash
         dualfocal.metrics.monitor._bets.log_factors dualfocal.metrics.monitor._bets.log_investment
@@ -174,7 +183,6 @@ REPLACED = [
     "dualfocal.metrics.inference.cluster_noise.MOST_CLUSTERS",
     "dualfocal.metrics.linear.CHUNK_BYTES",
     "dualfocal.metrics.resampling.BLOCKS",
-    "dualfocal.metrics.resampling.LOOP_SAMPLES",
     "dualfocal.metrics.scan.FUSED_DEVICE",
     "dualfocal.metrics.scan.TILE_CPU",
     "dualfocal.predictions._formats.arrays.NpzFile.get",

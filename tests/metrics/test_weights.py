@@ -12,6 +12,9 @@ from weight_oracles import weighted_metrics
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
 from dualfocal.metrics import BinStats, evaluate_groups
+from dualfocal.metrics.resampling import aurc_influence, resample
+from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.scan import scan
 
 FUNCTIONS = {
     "error": M.error_rate,
@@ -21,7 +24,7 @@ FUNCTIONS = {
         for name in ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "nll", "aurc")
     },
 }
-RESAMPLED = ("error", "nll", "brier", "ece", "classwise_ece", "aurc")
+RESAMPLED = ("error", "nll", "brier", "ece", "classwise_ece")
 BINNED = ("ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece")
 
 
@@ -237,9 +240,9 @@ def test_weights_depend_on_the_label_alone():
 def test_resampling_multiplies_weights():
     probs, label, weight = sample(12, 3)
     other = (probs.log() / 2).softmax(1)
-    differences = M.compare(
-        probs, other, label, input="probs", num_bins=5, seed=4, sample_weight=weight, level=0.9
-    ).differences
+    rows = [as_rows(p, label, input="probs", sample_weight=weight) for p in (probs, other)]
+    models = [(one, scan(one, num_bins=5, scores=True)) for one in rows]
+    resampled = resample(models, 5, seed=4)
     drawn = []
     for pick in np.random.default_rng(4).integers(12, size=(1000, 12)):
         times = np.bincount(pick, minlength=12) * weight
@@ -249,9 +252,23 @@ def test_resampling_multiplies_weights():
         )
         drawn.append([b[name] - a[name] for name in RESAMPLED])
     for name, draws in zip(RESAMPLED, np.array(drawn).T, strict=True):
-        d = differences[name]
-        low, high = d.difference + draws.mean() - np.quantile(draws, [0.95, 0.05])  # pivotal
-        assert (d.low, d.high) == pytest.approx((low, high), abs=1e-8), name
+        assert resampled[name][:, 1] - resampled[name][:, 0] == pytest.approx(draws, abs=1e-8), name
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_influence_on_the_weighted_aurc_is_a_derivative(tied):
+    rng = np.random.default_rng(0)
+    confidence = 0.5 + rng.random(30) / 2
+    uncertainty = 1 / (0.05 + 0.9 * confidence.round(1) if tied else confidence)
+    wrong, weight = 1.0 * (rng.random(30) < 0.4), 0.2 + rng.random(30)
+    area, influence, _ = aurc_influence(uncertainty, wrong, weight)
+    p = torch.from_numpy(1 / uncertainty)
+    both = torch.stack([p, 1 - p], dim=1)  # the first class is predicted
+    assert area == pytest.approx(M.aurc(both, torch.from_numpy(wrong).long(), input="probs", sample_weight=weight))
+    for j in range(30):
+        step = 1e-6 * np.eye(30)[j]
+        ends = [aurc_influence(uncertainty, wrong, weight + sign * step)[0] for sign in (-1, 1)]
+        assert influence[j] / weight.sum() == pytest.approx((ends[1] - ends[0]) / 2e-6, abs=1e-8)
 
 
 def test_comparison_is_weighted():

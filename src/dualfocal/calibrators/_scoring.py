@@ -17,7 +17,8 @@ from dualfocal.calibrators.notes import Note, merge_folds
 from dualfocal.calibrators.temperature import TemperatureScaling
 from dualfocal.metrics.comparison import LEAST, Difference, interval
 from dualfocal.metrics.evaluation import evaluate_rows
-from dualfocal.metrics.resampling import ShareDone, resample
+from dualfocal.metrics.label_noise import label_noise
+from dualfocal.metrics.resampling import Array, ShareDone, resample
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
@@ -38,6 +39,7 @@ class Score:
     behind: Difference = NOT_COMPARED
     notes: tuple[Note, ...] = ()
     optimism: float = 0.0
+    noise: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +58,14 @@ class MethodScore(Score):
         argmax_changed: share of samples whose predicted class changed.
         fitted: the fitted calibrator; None with cross-validation.
         draws: scores on resampled data.
+        noise: standard deviation of the difference of each score from the uncalibrated model, over labels drawn from
+            the stated probabilities.
     """
 
     evaluation: Evaluation
     argmax_changed: float = 0.0
     fitted: Calibrator | None = None
-    draws: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    draws: dict[str, Array] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def ece_floor(self) -> float:
@@ -82,23 +86,27 @@ def score(
     num_bins: int,
     level: float,
     seed: int,
+    uncalibrated: Rows | None = None,
     evaluation: Evaluation | None = None,
 ) -> MethodScore:
     """Score one method; ``repeats`` holds the samples as calibrated in each repeat of the cross-validation.
 
-    ``evaluation`` is a precomputed evaluation of the first repeat. The resampling draws depend only on the seed, so
-    they are the same for all methods.
+    ``uncalibrated`` holds the samples before calibration (None: these are they), ``evaluation`` a precomputed
+    evaluation of the first repeat. The resampling draws depend only on the seed, so they are the same for all methods.
     """
     scanned = [(rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)) for rows in repeats]
     if evaluation is None:
         evaluation = evaluate_rows(*scanned[0], num_bins, inference=True, level=level, seed=seed)
     evaluations = [evaluation, *(evaluate_rows(*repeat, num_bins) for repeat in scanned[1:])]
     scores = {metric: sum(getattr(e, metric) for e in evaluations) / len(evaluations) for metric in COMPARED}
-    draws = {}
+    draws, noise = {}, dict[str, float]()
     if min(len(repeats[0]), repeats[0].num_clusters or LEAST) >= LEAST:
-        resampled = resample(scanned, num_bins, seed=seed, slow=())
+        resampled = resample(scanned, num_bins, seed=seed, classwise=False)
         draws = {metric: resampled[metric].mean(1) for metric in COMPARED}
-    return MethodScore(name=name, scores=scores, evaluation=evaluation, draws=draws)
+        if uncalibrated is not None:
+            before = uncalibrated, scan(uncalibrated, num_bins=num_bins, scores=True)
+            noise = label_noise([before], scanned, num_bins, seed=seed)
+    return MethodScore(name=name, scores=scores, evaluation=evaluation, draws=draws, noise=noise)
 
 
 def rank_methods(
@@ -133,7 +141,9 @@ def resampled_difference(a: MethodScore, b: MethodScore, metric: str, *, level: 
     change = Difference(a.scores[metric], b.scores[metric], -math.inf, math.inf)
     if not a.draws:  # too few samples
         return change
-    low, high = interval(b.draws[metric] - a.draws[metric], change.difference, level)
+    # The noise of two calibrators differs by at least the difference of their noises from the uncalibrated model.
+    noise = abs(b.noise.get(metric, 0.0) - a.noise.get(metric, 0.0))
+    low, high = interval(b.draws[metric] - a.draws[metric], change.difference, level, noise)
     if metric == "nll" and a is not b and math.isfinite(change.difference):
         low, high = _with_variance_of_fits(change.difference, low, high, a, b, level)
     return replace(change, low=low, high=high)

@@ -32,6 +32,8 @@ from dualfocal.metrics.result import finite
 from dualfocal.metrics.units import Binner, equal_edges, scatter_sum, to_units
 from dualfocal.tables import Table
 
+LARGEST = 28.0  # log-odds for the noise of labels: a probability of about 1e-12
+
 
 @dataclass(frozen=True, kw_only=True)
 class MultilabelComparison(MethodComparison[Score]):
@@ -124,7 +126,8 @@ def compare_multilabel_calibrators(
 
     Samples, or clusters of samples, are split into folds; each fold is calibrated by a calibrator fitted on the others.
     Methods are compared by their NLL. Its differences have confidence intervals from the sums of whole samples, or of
-    whole clusters; they are widened because the calibrator for all samples will be another fit.
+    whole clusters, and are at least as long as labels drawn from the stated probabilities allow; they are widened
+    because the calibrator for all samples will be another fit.
 
     Args:
         logits: log-odds of each label, ``(N, L)``.
@@ -192,6 +195,9 @@ class _CrossValidation:
         self.hit, self.keep = entries.target == 1, entries.keep
         self.target = entries.target.where(entries.keep, -100)
         self.num_entries = int(self.keep.sum())
+        values = entries.values
+        logits = values if entries.input == "logits" else log_probs(values.reshape(-1)).view(values.shape)
+        self.log_odds = logits.double()
         self.losses: dict[str, Tensor] = {}  # summed NLL of each cluster, by method
         self.splits = []
         for repeat in range(repeats):
@@ -203,8 +209,7 @@ class _CrossValidation:
         """Score one method, or the uncalibrated model."""
         values, input = self.entries.values, self.entries.input
         if name == UNCALIBRATED:
-            logits = values if input == "logits" else log_probs(values.reshape(-1)).view(values.shape)
-            calibrated = Calibrated([logits], ())
+            calibrated = Calibrated([self.log_odds], ())
             scored = self.entries
         else:
             calibrator = make_multilabel_calibrator(name)
@@ -220,7 +225,18 @@ class _CrossValidation:
             "macro_floor": macro_floor_mean(scored, num_bins=self.num_bins, seed=self.seed),
         }
         optimism = max(0.0, nll - calibrated.fitted_nll)  # 0 for the uncalibrated model
-        return Score(name=name, scores=scores, notes=calibrated.notes, optimism=optimism)
+        noise = {"nll": self._label_noise(torch.stack(repeats).mean(0))}
+        return Score(name=name, scores=scores, notes=calibrated.notes, optimism=optimism, noise=noise)
+
+    def _label_noise(self, z: Tensor) -> float:
+        """Return the standard deviation of the change of the NLL over labels drawn from the stated probabilities.
+
+        If a label is 1 instead of 0, the NLL changes by the negative log-odds.
+        """
+        before, after = self.log_odds.clamp(-LARGEST, LARGEST), z.clamp(-LARGEST, LARGEST)
+        change = (after - before).where(self.keep, 0.0) ** 2
+        variances = [float((p * (1 - p) * change).sum()) for p in (before.sigmoid(), after.sigmoid())]
+        return math.sqrt(max(variances) * self._design_effect()) / self.num_entries
 
     def _losses(self, z: Tensor) -> Tensor:
         """Return the summed NLL of each cluster."""
@@ -249,6 +265,7 @@ class _CrossValidation:
         entries = scatter_sum(self.cluster, self.keep.sum(1).double(), self.number)
         scatter = self.losses[b.name] - self.losses[a.name] - change * entries
         variance = float((scatter**2).sum()) * self.number / (self.number - 1) / self.num_entries**2
+        variance = max(variance, (b.noise["nll"] - a.noise["nll"]) ** 2)
         # As for one label per sample: twice the optimism, divided by the number of independent entries.
         variance += 2 * max(a.optimism, b.optimism) * self._design_effect() / self.num_entries
         half = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(variance)
@@ -256,8 +273,6 @@ class _CrossValidation:
 
     def _design_effect(self) -> float:
         """Variance of the mean of (p - y), relative to independent entries; at least 1."""
-        values = self.entries.values.double()
-        p = values.sigmoid() if self.entries.input == "logits" else values
-        residual = (p - self.hit.double()).where(self.keep, 0.0)
+        residual = (self.log_odds.sigmoid() - self.hit.double()).where(self.keep, 0.0)
         sums = scatter_sum(self.cluster, residual.sum(1), self.number)
         return max(1.0, float((sums**2).sum() / (residual**2).sum().clamp(min=1e-300)))

@@ -69,6 +69,10 @@ def compare_calibrators(
     differences include differences of the noise floors. Each pixel of a dense prediction counts as an independent
     sample, unless ``clusters`` are given: then whole clusters are resampled.
 
+    A bootstrap cannot draw errors that were not observed: the intervals of changes from the uncalibrated model are at
+    least as long as labels drawn from the probabilities before and after calibration allow, so that no calibrator is
+    recommended because errors are absent by chance.
+
     Args:
         logits: predictions to score, in any shape that :func:`~dualfocal.metrics.ece` takes.
         target: class indices.
@@ -228,7 +232,7 @@ def _score_all(
             repeats = [
                 replace(rows, values=logits, input="logits", dtype=torch.float64) for logits in calibrated.logits
             ]
-            scored = score_rows(name, repeats)
+            scored = score_rows(name, repeats, uncalibrated=rows)
         except ValueError as error:
             refused[name] = str(error)
         else:

@@ -222,5 +222,5 @@ def _nll_change(before: Rows, after: Rows, num_bins: int, level: float, seed: in
     first, second = (float(stats.nll.mean()) for _, stats in scanned)
     if min(len(before), before.num_clusters or LEAST) < LEAST or not math.isfinite(second - first):
         return Difference(first, second, -math.inf, math.inf)
-    drawn = resample(scanned, num_bins, seed=seed, slow=())["nll"]
+    drawn = resample(scanned, num_bins, seed=seed, classwise=False)["nll"]
     return Difference(first, second, *interval(drawn[:, 1] - drawn[:, 0], second - first, level))

@@ -1,22 +1,24 @@
 """Comparison of two models on the same samples: paired differences of every metric, with confidence intervals."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from typing import Any, Self
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from dualfocal.checks import check_level
-from dualfocal.metrics._several import named_errors
-from dualfocal.metrics.arrays import Array, column_names, in_column_order, num_classes_of
+from dualfocal.metrics._several import named_errors, tracked
+from dualfocal.metrics.arrays import Array as AnyArray
+from dualfocal.metrics.arrays import column_names, in_column_order, num_classes_of
 from dualfocal.metrics.evaluation import evaluate_rows, squared_error
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
+from dualfocal.metrics.label_noise import label_noise
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS, Metric, metrics_of
-from dualfocal.metrics.resampling import SLOW, Models, ShareDone, quantiles, resample
+from dualfocal.metrics.resampling import Array, Models, ShareDone, quantiles, resample
 from dualfocal.metrics.result import Evaluation, finite
 from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import scan
@@ -36,12 +38,13 @@ class Difference:
     high: float
 
     @classmethod
-    def from_draws(cls, metric: str, a: float, b: float, draws: Tensor, level: float) -> Self:
-        """Make the interval from bootstrap draws of b - a.
+    def from_draws(cls, metric: str, a: float, b: float, draws: Array, level: float, noise: float = 0.0) -> Self:
+        """Make the interval from bootstrap draws of b - a, at least as long as this noise allows.
 
-        The square root makes the draws of the debiased error skewed near 0, where plain quantiles cover best.
+        The square root makes the draws of the debiased error skewed near 0, where plain quantiles cover best, and its
+        noise makes it too large: of its interval, only the end nearer to 0 is moved.
         """
-        return cls(a, b, *interval(draws, None if metric == "debiased_ece" else b - a, level))
+        return cls(a, b, *interval(draws, b - a, level, noise, skewed=metric == "debiased_ece"))
 
     @property
     def difference(self) -> float:
@@ -162,9 +165,9 @@ class Comparison(Printed):
 
 
 def compare(
-    a: Array,
-    b: Array,
-    target: Array,
+    a: AnyArray,
+    b: AnyArray,
+    target: AnyArray,
     *,
     input: str | tuple[str, str] | None = None,
     num_bins: int = 15,
@@ -173,8 +176,8 @@ def compare(
     level: float = 0.9,
     seed: int = 0,
     class_names: Sequence[str] | None = None,
-    clusters: Array | str | None = None,
-    sample_weight: Array | None = None,
+    clusters: AnyArray | str | None = None,
+    sample_weight: AnyArray | None = None,
     names: tuple[str, str] | None = None,
     progress: ShareDone | None = None,
 ) -> Comparison:
@@ -185,6 +188,11 @@ def compare(
     ECE that difference includes the noise floors, which two calibrated models need not share. To decide which model is
     better *calibrated*, use the debiased error. The MCE is not compared: it is the gap of one small bin, and resampling
     does not show how much it varies (two equal models, N = 300, were called different in 22 % of 200 trials, not 10 %).
+
+    A bootstrap cannot draw errors that were not observed. Labels are therefore also drawn from the probabilities of
+    each model, and an interval is at least as long as the noise of such labels allows, see
+    :mod:`dualfocal.metrics.label_noise`: with few errors, the model that states fewer of them is not called better by
+    chance. The classwise ECE has no such allowance: its noise floor is truly lower if a model states fewer errors.
 
     Args:
         a: predictions of one model, see ``logits`` of :func:`~dualfocal.metrics.ece`.
@@ -229,7 +237,7 @@ def compare(
     b = in_column_order(name_b, b, column_names(a), name_a)
     clusters = image_clusters(a, clusters)
     models = []
-    for name, values, kind in zip((name_a, name_b), (a, b), inputs, strict=True):
+    for name, values, kind in tracked(list(zip((name_a, name_b), (a, b), inputs, strict=True)), progress):
         with named_errors(name):
             rows = as_rows(
                 values,
@@ -244,13 +252,14 @@ def compare(
             models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
     check_enough_samples(models[0][0])
     evaluations = [evaluate_rows(rows, stats, num_bins) for rows, stats in models]
-    drawn = resampled_metrics(models, evaluations, num_bins, seed=seed, progress=progress)
+    drawn = resampled_metrics(models, evaluations, num_bins, seed=seed)
+    noise = label_noise(models[:1], models[1:], num_bins, seed=seed)
     differences = {}
     for name in METRICS:
         if name != "mce":
             first, second = (float(getattr(evaluation, name)) for evaluation in evaluations)
             draws = drawn[name][:, 1] - drawn[name][:, 0]
-            differences[name] = Difference.from_draws(name, first, second, draws, level)
+            differences[name] = Difference.from_draws(name, first, second, draws, level, noise[name])
     return Comparison(
         evaluations[0],
         evaluations[1],
@@ -275,36 +284,41 @@ def check_enough_samples(rows: Rows) -> None:
 
 
 def resampled_metrics(
-    models: Models,
-    evaluations: Sequence[Evaluation],
-    num_bins: int,
-    *,
-    seed: int = 0,
-    slow: Collection[str] = SLOW,
-    progress: ShareDone | None = None,
-) -> dict[str, Tensor]:
+    models: Models, evaluations: Sequence[Evaluation], num_bins: int, *, seed: int = 0, classwise: bool = True
+) -> dict[str, Array]:
     """Return the draws of :func:`~dualfocal.metrics.resampling.resample` with those of the debiased error.
 
     Resamples have more noise than the sample itself: the squares of the debiased error are shifted so that their mean
     is the estimate.
     """
-    drawn = resample(models, num_bins, seed=seed, slow=slow, progress=progress)
+    drawn = resample(models, num_bins, seed=seed, classwise=classwise)
     squared = drawn.pop("squared_error")
     estimates = [squared_error(rows, stats, e.bins) for (rows, stats), e in zip(models, evaluations, strict=True)]
-    shift = squared.mean(0) - torch.tensor(estimates, dtype=squared.dtype, device="cpu")
-    drawn["debiased_ece"] = (squared - shift).clamp_min(0).sqrt()
+    drawn["debiased_ece"] = np.sqrt((squared - squared.mean(0) + estimates).clip(0))
     return drawn
 
 
-def interval(draws: Tensor, centre: float | None, level: float) -> tuple[float, float]:
-    """Return the interval of a difference from its bootstrap draws.
+def interval(
+    draws: Array, centre: float, level: float, noise: float = 0.0, *, skewed: bool = False
+) -> tuple[float, float]:
+    """Return the interval of a difference from its bootstrap draws, at least as long as normal noise around the centre.
 
-    Without a centre, the ends are quantiles of the draws; with one, the interval is pivotal around it.
+    Args:
+        draws: bootstrap draws of the difference.
+        centre: the difference itself.
+        level: nominal coverage.
+        noise: standard deviation of the noise, see :mod:`dualfocal.metrics.label_noise`.
+        skewed: whether the ends are quantiles of the draws, and noise moves only the end nearer to 0; otherwise the
+            interval is pivotal around the centre.
     """
-    if centre is not None and not math.isfinite(centre):  # the NLL is infinite if a true class has probability 0
+    if not math.isfinite(centre):  # the NLL is infinite if a true class has probability 0
         return -math.inf, math.inf
     low, high = quantiles(draws, level)
-    if centre is None:
-        return low, high
-    both = centre + float(draws[~draws.isnan()].mean())
-    return both - high, both - low
+    if not skewed:
+        both = centre + float(draws[~np.isnan(draws)].mean())
+        low, high = both - high, both - low
+    half = NormalDist().inv_cdf((1 + level) / 2) * noise
+    return (
+        low if skewed and centre < 0 else min(low, centre - half),
+        high if skewed and centre > 0 else max(high, centre + half),
+    )

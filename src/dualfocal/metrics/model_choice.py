@@ -3,24 +3,26 @@
 With two models, the intervals of the differences are those of :func:`~dualfocal.metrics.compare`. With more, they are
 simultaneous for all pairs of models and one metric: the ends are as many standard errors from the difference as the
 largest deviation among all pairs has in the stated share of resamples (max-t). All pairs are allowed for, not only
-those that are shown, because the best model is found on the same samples. ``benchmarks/model_choice.py`` checks by
-simulation how often such intervals hold.
+those that are shown, because the best model is found on the same samples. A standard error is at least that of labels
+drawn from the probabilities of one of both models, see :mod:`dualfocal.metrics.label_noise`.
+``benchmarks/model_choice.py`` checks by simulation how often such intervals hold.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
+from dualfocal.metrics._several import tracked
 from dualfocal.metrics.comparison import Difference, check_enough_samples, resampled_metrics
 from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
 from dualfocal.metrics.inference.weight_summary import WeightSummary
+from dualfocal.metrics.label_noise import label_noise
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.resampling import ShareDone
+from dualfocal.metrics.resampling import Array, ShareDone
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
@@ -172,8 +174,9 @@ def choose_model(
             raise ValueError(f"{names[0]} and {name} were scored on different samples: their labels or weights differ")
     check_enough_samples(rows[0])
     scored = list(zip(rows, scans, strict=True))
-    drawn = resampled_metrics(scored, evaluations, num_bins, seed=seed, slow=("aurc",), progress=progress)
+    drawn = resampled_metrics(scored, evaluations, num_bins, seed=seed, classwise=False)
     best = min(range(len(names)), key=lambda i: (evaluations[i].nll, evaluations[i].error))
+    noises = [label_noise([scored[best]], [other], num_bins, seed=seed) for other in tracked(scored, progress)]
     differences: dict[str, dict[str, Difference]] = {name: {} for i, name in enumerate(names) if i != best}
     for metric in DECISIVE:
         values = [float(getattr(evaluation, metric)) for evaluation in evaluations]
@@ -183,9 +186,10 @@ def choose_model(
                 continue
             if errors is None:
                 draws = drawn[metric][:, i] - drawn[metric][:, best]
-                difference = Difference.from_draws(metric, values[best], values[i], draws, level)
+                difference = Difference.from_draws(metric, values[best], values[i], draws, level, noises[i][metric])
             else:
-                change, half = values[i] - values[best], float(errors[best, i])
+                spread, factor = errors
+                change, half = values[i] - values[best], factor * max(spread[best, i], noises[i][metric])
                 ends = (change - half, change + half) if math.isfinite(change) else (-math.inf, math.inf)
                 difference = Difference(values[best], values[i], *ends)
             differences[name][metric] = difference
@@ -203,17 +207,17 @@ def same_samples(a: Rows, b: Rows) -> bool:
     return torch.allclose(a.weight, b.weight)
 
 
-def _simultaneous_errors(draws: Tensor, level: float) -> Tensor:
-    """Return half the length of the interval of each pair's difference, (K, K), from draws of a metric, (R, K)."""
-    models = draws.shape[1]
-    usable = [i for i in range(models) if bool(draws[:, i].isfinite().all())]
-    spread, largest = draws.new_zeros(models, models), draws.new_zeros(len(draws))
-    for i, j in combinations(usable, 2):
-        difference = draws[:, j] - draws[:, i]
-        spread[i, j] = spread[j, i] = difference.std()
-        if spread[i, j] > 0:
-            largest = torch.maximum(largest, (difference - difference.mean()).abs() / spread[i, j])
-    return spread * largest.quantile(level)
+def _simultaneous_errors(draws: Array, level: float) -> tuple[Array, float]:
+    """Return the standard deviation of each pair's difference, (K, K), and half the length of its interval by it.
+
+    ``draws`` are those of a metric, (R, K).
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):  # models with an infinite NLL are left out
+        difference = draws[:, :, None] - draws[:, None, :]
+        spread = difference.std(0, ddof=1)
+        deviation = abs(difference - difference.mean(0)) / spread
+    largest = np.nan_to_num(deviation, nan=0.0, posinf=0.0).max((1, 2))
+    return spread, float(np.quantile(largest, level))
 
 
 def _listed(names: list[str]) -> str:

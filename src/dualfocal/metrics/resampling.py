@@ -1,207 +1,194 @@
-"""Bootstrap of the metrics of several models, with the same resamples for all, so that differences are paired."""
+"""Bootstrap of the metrics of several models, with the same resamples for all, so that differences are paired.
 
-from collections.abc import Callable, Collection, Sequence
+All metrics are functions of sums over units: samples, or clusters of them. A resample draws units with replacement, so
+that its sums are the product of the numbers of copies and the sums of the units.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from dualfocal.metrics._several import tracked
-from dualfocal.metrics._sorting import risk_coverage, tie_ends, tie_groups
-from dualfocal.metrics.bins import debiased_square, weighted_debiased_square
 from dualfocal.metrics.inference.cluster_noise import Grouping
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
-from dualfocal.metrics.units import ONE, Binner, equal_edges, from_units, scatter_sum
+from dualfocal.metrics.units import Binner, equal_edges, from_units, to_units
 
 DRAWS = 1000
 BLOCKS = 4096  # with more samples, random blocks of them are drawn, whose sums have the same variance
-LEAST_DRAWS, LOOP_SAMPLES = 200, 100_000_000  # metrics with a loop over draws: at least, and draws times samples
-SLOW = ("classwise_ece", "adaptive_ece", "aurc")  # metrics that are not functions of a few sums
 CLASS_COLUMNS = 1024  # classwise bins resampled at a time
+ROUNDING = 2.0**-47  # relative tolerance of tied confidences
 
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 Models = Sequence[tuple[Rows, Scan]]
 ShareDone = Callable[[float], None]  # called with the share of the work that is done, from 0 to 1
 
 
-def resample(
-    models: Models,
-    num_bins: int,
-    *,
-    draws: int = DRAWS,
-    seed: int = 0,
-    slow: Collection[str] = SLOW,
-    progress: ShareDone | None = None,
-) -> dict[str, Tensor]:
-    """Draw samples, or clusters of them, with replacement, and compute every metric of every model on the same draws.
+class Columns(NamedTuple):
+    """What is resampled of each sample of a model, (N,) each."""
 
-    How often a sample is drawn is multiplied by its weight, if samples have weights.
+    confidence: Array
+    uncertainty: Array  # 1 / confidence of the predicted class
+    correct: Array  # 0 or 1; of class 1 if it is the positive class
+    wrong: Array  # whether the predicted class is not the true class
+    nll: Array
+    brier: Array
+    weight: Array
+    bin: Index
+    adaptive_bin: Index  # its edges stay those of the whole sample
 
-    The draws depend only on the seed and the number of samples or clusters. ``slow`` names the slow metrics to include:
-    classwise ECE, adaptive ECE and AURC.
-
-    Returns:
-        For each metric a float64 tensor (draws, models); ``"squared_error"`` is the square of the debiased error. With
-        very many samples, the adaptive ECE has fewer draws, because each draw needs a sorted pass; the rest is NaN. The
-        AURC is then linear in the numbers of copies of the samples, up to terms of order 1/N.
-    """
-    n, device = len(models[0][0]), models[0][0].values.device
-    rng = np.random.default_rng(seed)
-    clusters = models[0][0].cluster
-    if clusters is None:
-        num_blocks = min(n, BLOCKS)
-        block = torch.from_numpy(np.arange(n) if n <= BLOCKS else rng.permutation(n) % num_blocks)
-    else:
-        grouping = Grouping(int(clusters.max()) + 1, rng)
-        block, num_blocks = grouping.group_of(clusters), grouping.groups
-    picks = rng.integers(num_blocks, size=(draws, num_blocks)) + num_blocks * np.arange(draws)[:, None]
-    weight = torch.from_numpy(np.bincount(picks.ravel(), minlength=draws * num_blocks)).view(draws, num_blocks).double()
-    block, weight = block.to(device), weight.to(device)
-
-    columns: list[dict[str, Tensor]] = []
-    for rows, stats in models:
-
-        def report(share: float, done: int = len(columns)) -> None:
-            if progress is not None:
-                progress((done + share) / len(models))
-
-        result = _sums(rows, stats, block, weight, num_bins)
-        if "classwise_ece" in slow:
-            result["classwise_ece"] = _classwise(rows, block, weight, num_bins)
-        report(0.5)
-        if wanted := [name for name in ("adaptive_ece", "aurc") if name in slow]:
-            result |= _sorted_metrics(rows, stats, block, weight, num_bins, wanted, report)
-        columns.append(result)
-    return {name: torch.stack([column[name] for column in columns], dim=1).cpu() for name in columns[0]}
+    @classmethod
+    def of(cls, rows: Rows, stats: Scan, num_bins: int) -> Self:
+        """Convert the scan of the rows to float64."""
+        columns = (from_units(stats.confidence), stats.uncertainty, stats.correct, ~stats.right, stats.nll, stats.brier)
+        confidence, uncertainty, correct, wrong, nll, brier = (column.cpu().double().numpy() for column in columns)
+        weight = np.ones(len(rows)) if rows.weight is None else rows.weight.cpu().numpy()
+        order = confidence.argsort()
+        mass = weight[order].cumsum()
+        edges = confidence[order[np.searchsorted(mass, mass[-1] * np.arange(1, num_bins) / num_bins)]]
+        adaptive = np.searchsorted(edges, confidence)
+        equal = bin_index(confidence, num_bins, rows.dtype)
+        return cls(confidence, uncertainty, correct, wrong, nll, brier, weight, equal, adaptive)
 
 
-def _by_block(block: Tensor, values: Tensor, num_blocks: int, index: Tensor | int = 0, width: int = 1) -> Tensor:
-    """Sum values by block, and by index within each block: (blocks, width)."""
-    return scatter_sum(block * width + index, values.double(), num_blocks * width).view(num_blocks, width)
+def bin_index(p: Array, num_bins: int, dtype: torch.dtype) -> Index:
+    """Return the bin of equal width of each probability; edges are rounded to the dtype."""
+    index: Index = Binner(equal_edges(num_bins, dtype))(to_units(torch.from_numpy(p).reshape(-1))).numpy()
+    return index.reshape(p.shape)
 
 
-def _sums(rows: Rows, stats: Scan, block: Tensor, weight: Tensor, num_bins: int) -> dict[str, Tensor]:
-    """Compute the metrics that are functions of sums: all draws are one product of weights and sums by block."""
-    blocks, sample_weight = weight.shape[1], _sample_weight(rows)
-    size = weight @ _by_block(block, sample_weight, blocks)  # (draws, 1)
-    means = {
-        name: (weight @ _by_block(block, sample_weight * values, blocks) / size)[:, 0]
-        for name, values in (("error", ~stats.right), ("nll", stats.nll), ("brier", stats.brier))
-    }
-    index = Binner(equal_edges(num_bins, rows.dtype, block.device))(stats.confidence)
-    gap = from_units(stats.confidence) - stats.correct.double()
-
-    def by_bin(values: Tensor) -> Tensor:
-        return weight @ _by_block(block, values, blocks, index, num_bins)
-
-    count, gaps, correct = (by_bin(sample_weight * values) for values in (torch.ones_like(gap), gap, stats.correct))
-    if rows.weight is None:
-        square = debiased_square(count, gaps, correct / count)
-    else:
-        squares = torch.stack([by_bin(sample_weight**2 * values) for values in (~stats.correct, stats.correct)])
-        square = weighted_debiased_square(count, gaps, correct / count, squares)
-    return means | {
-        "ece": gaps.abs().sum(1) / size[:, 0],
-        "mce": (gaps.abs() / count).nan_to_num(0.0).amax(1),
-        "squared_error": square,
-    }
-
-
-def _sample_weight(rows: Rows) -> Tensor:
-    """Return the weight of each row; 1 if they have none."""
-    return torch.ones(len(rows), dtype=torch.float64, device=rows.values.device) if rows.weight is None else rows.weight
-
-
-def _classwise(rows: Rows, block: Tensor, weight: Tensor, num_bins: int) -> Tensor:
-    blocks = weight.shape[1]
-    binner = Binner(equal_edges(num_bins, rows.dtype, block.device))
-    log_total = rows.values.double().logsumexp(1) if rows.input == "logits" else None
+def class_probabilities(rows: Rows, num_bins: int) -> Iterator[tuple[slice, Array]]:
+    """Yield the probabilities of some classes at a time, float64."""
+    log_total = rows.values.double().logsumexp(1, keepdim=True) if rows.input == "logits" else None
     step = max(1, CLASS_COLUMNS // num_bins)
-    total = weight.new_zeros(len(weight))
     for start in range(0, rows.num_classes, step):
         p = rows.values[:, start : start + step].double()
-        if log_total is not None:
-            p = (p - log_total[:, None]).exp_()  # not in place: p is a view of float64 logits
-        width = p.shape[1] * num_bins
-        index = binner((p * ONE).round_().reshape(-1)).view_as(p) + num_bins * torch.arange(p.shape[1], device=p.device)
-        hit = rows.target[:, None] == torch.arange(start, start + p.shape[1], device=p.device)
-        column = (block[:, None] * width + index).reshape(-1)
-        residual = p - hit.double()
-        if rows.weight is not None:
-            residual *= rows.weight[:, None]
-        sums = scatter_sum(column, residual.reshape(-1), blocks * width).view(blocks, width)
-        total += (weight @ sums).abs().sum(1)
-    return total / (weight @ _by_block(block, _sample_weight(rows), blocks))[:, 0] / rows.num_classes
+        p = p if log_total is None else (p - log_total).exp_()
+        yield slice(start, start + p.shape[1]), p.cpu().numpy()
 
 
-def _sorted_metrics(
-    rows: Rows,
-    stats: Scan,
-    block: Tensor,
-    weight: Tensor,
-    num_bins: int,
-    wanted: Collection[str],
-    report: ShareDone,
-) -> dict[str, Tensor]:
-    draws = min(len(weight), max(LEAST_DRAWS, LOOP_SAMPLES // len(block)))
-    results, sample_weight = {}, _sample_weight(rows)
-    # Every metric has the same number of rows: draws that are not made stay NaN.
-    if "adaptive_ece" in wanted:
-        units, ascending = stats.confidence.sort()
-        gap, last, order = from_units(units) - stats.correct[ascending].double(), tie_ends(units)[1], block[ascending]
-        own = sample_weight[ascending]
-        results["adaptive_ece"] = weight.new_full((len(weight),), torch.nan)
-        for r in tracked(range(draws), lambda share: report(0.5 + share / 4)):
-            results["adaptive_ece"][r] = _adaptive_error(gap, weight[r][order] * own, last, num_bins)
-    if "aurc" in wanted:
-        uncertainty, certain_first = stats.uncertainty.sort()
-        wrong, ends = (~stats.right[certain_first]).double(), tie_ends(tie_groups(uncertainty))
-        order, own = block[certain_first], sample_weight[certain_first]
-        if draws < len(weight) and rows.weight is None:
-            results["aurc"] = _linear_aurc(wrong, ends, order, weight)
-            return results
-        tied = ends if bool((ends[0] != ends[1]).any()) else None
-        results["aurc"] = weight.new_full((len(weight),), torch.nan)
-        for r in tracked(range(draws), lambda share: report(0.75 + share / 4)):
-            results["aurc"][r] = risk_coverage(wrong, weight[r][order] * own, tied)
-    return results
+def resample(
+    models: Models, num_bins: int, *, draws: int = DRAWS, seed: int = 0, classwise: bool = True
+) -> dict[str, Array]:
+    """Draw samples, or clusters of them, with replacement, and compute every metric of every model on the same draws.
 
+    How often a sample is drawn is multiplied by its weight, if samples have weights. The draws depend only on the seed
+    and the number of samples or clusters. The AURC is linear in the numbers of copies of the samples, up to terms of
+    order 1/N; bins of the adaptive ECE keep the edges of the whole sample.
 
-def _linear_aurc(wrong: Tensor, ends: tuple[Tensor, Tensor], block: Tensor, weight: Tensor) -> Tensor:
-    """Return the AURC of each draw, to first order in the numbers of copies of the samples.
-
-    The arguments are sorted by descending confidence. One more copy of sample j changes the AURC A by
-    (r_j - A + sum over k >= j of (wrong_j - r_k) / k) / N, where r_k is the error among the k most confident samples.
-    Tied samples are in random order: they share the mean of what depends on their place.
+    Returns:
+        For each metric float64 numbers (draws, models); ``"squared_error"`` is the square of the debiased error. The
+        classwise ECE is left out if not asked for.
     """
-    first, last = ends
-    ones = torch.ones_like(wrong)
-    place = ones.cumsum(0)
-    sums = torch.cat([wrong.new_zeros(1), wrong.cumsum(0)])
-    rate = (sums[last + 1] - sums[first]) / (last + 1 - first)
-    risk = (sums[first] + rate * (place - first)) / place
-    area = risk.mean()
-
-    def shared(values: Tensor) -> Tensor:
-        total = torch.cat([values.new_zeros(1), values.cumsum(0)])
-        return (total[last + 1] - total[first]) / (last + 1 - first)
-
-    after, risk_after = ((x / place).flip(0).cumsum(0).flip(0) for x in (ones, risk))
-    influence = shared(risk - risk_after) - area + wrong * shared(after)
-    blocks = weight.shape[1]
-    size = weight @ _by_block(block, ones, blocks)
-    return area + (weight @ _by_block(block, influence, blocks) / size)[:, 0]
+    rows, rng = models[0][0], np.random.default_rng(seed)
+    if rows.cluster is None:
+        number = min(len(rows), BLOCKS)
+        unit = np.arange(len(rows)) if len(rows) <= BLOCKS else rng.permutation(len(rows)) % number
+    else:
+        grouping = Grouping(int(rows.cluster.max()) + 1, rng)
+        unit, number = grouping.group_of(rows.cluster.cpu()).numpy(), grouping.groups
+    picks = rng.integers(number, size=(draws, number)) + number * np.arange(draws)[:, None]
+    copies = np.bincount(picks.ravel(), minlength=draws * number).reshape(draws, number).astype(np.float64)
+    drawn = [_metrics(rows, Columns.of(rows, stats, num_bins), unit, copies, num_bins) for rows, stats in models]
+    if classwise:
+        for (rows, _), metrics in zip(models, drawn, strict=True):
+            metrics["classwise_ece"] = _classwise(rows, unit, copies, num_bins) / metrics["size"]
+    return {name: np.array([metrics[name] for metrics in drawn]).T for name in drawn[0] if name != "size"}
 
 
-def _adaptive_error(gap: Tensor, weight: Tensor, last: Tensor, num_bins: int) -> Tensor:
-    """Compute the adaptive ECE of a draw from ascending confidences; equal confidences share a bin."""
-    mass, gap = weight.cumsum(0), (weight * gap).cumsum(0)
-    quantile = mass[-1] * torch.arange(1, num_bins + 1, dtype=mass.dtype, device=mass.device) / num_bins
-    ends = last[torch.searchsorted(mass, quantile).clamp_max_(len(mass) - 1)]
-    return torch.cat([gap.new_zeros(1), gap[ends]]).diff().abs().sum() / mass[-1]
+def _metrics(rows: Rows, columns: Columns, unit: Index, copies: Array, num_bins: int) -> dict[str, Array]:
+    """Compute the metrics of all draws from one product of the numbers of copies and the sums of the units."""
+    number, weight, correct = copies.shape[1], columns.weight, columns.correct
+    gap, ones = columns.confidence - correct, np.ones_like(weight)
+    area, influence, _ = aurc_influence(columns.uncertainty, columns.wrong, weight)
+    means = [ones, columns.wrong, columns.nll, columns.brier, influence]
+    sums = [np.bincount(unit, weight * values, number)[:, None] for values in means]
+    in_bins = [ones, gap, correct, weight * (1 - correct), weight * correct]
+    for index, values in (*((columns.bin, values) for values in in_bins), (columns.adaptive_bin, gap)):
+        summed = np.bincount(unit * num_bins + index, weight * values, number * num_bins)
+        sums.append(summed.reshape(number, num_bins))
+    with np.errstate(invalid="ignore"):
+        drawn = copies @ np.concatenate(sums, axis=1)
+    drawn[~np.isfinite(drawn)] = np.nan  # draws of an infinite NLL
+    size, error, nll, brier, influence = drawn[:, : len(means)].T
+    by_bin = drawn[:, len(means) :].reshape(len(copies), -1, num_bins)
+    count, gaps, correct, *squares, adaptive = by_bin.transpose(1, 0, 2)
+    return {
+        "size": size,
+        "error": error / size,
+        "nll": nll / size,
+        "brier": brier / size,
+        "aurc": area + influence / size,
+        "ece": abs(gaps).sum(1) / size,
+        "adaptive_ece": abs(adaptive).sum(1) / size,
+        "mce": (abs(gaps) / np.maximum(count, 1e-300)).max(1),
+        "squared_error": debiased_square(count, gaps, correct, squares),
+    }
 
 
-def quantiles(draws: Tensor, level: float) -> tuple[float, float]:
+def debiased_square(count: Array, gap: Array, correct: Array, squares: Sequence[Array]) -> Array:
+    """Return the square of the debiased error from sums by bin, (..., bins).
+
+    ``squares`` are the sums of squared weights of the wrong and of the correct samples.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        accuracy = correct / count
+        rest = 1 - (squares[0] + squares[1]) / count**2
+        variance = (squares[0] * accuracy**2 + squares[1] * (1 - accuracy) ** 2) / rest
+        # A bin with one sample has no variance.
+        bins = np.where((count > 0) & (rest > 1e-9), (gap**2 - variance) / count, 0.0)
+    square: Array = bins.sum(-1) / count.sum(-1)
+    return square
+
+
+def _classwise(rows: Rows, unit: Index, copies: Array, num_bins: int) -> Array:
+    """Return the classwise ECE of each draw, multiplied by the sum of weights."""
+    number, target, total = copies.shape[1], rows.target.cpu().numpy()[:, None], np.zeros(len(copies))
+    for classes, p in class_probabilities(rows, num_bins):
+        residual = p - (target == np.arange(classes.start, classes.stop))
+        if rows.weight is not None:
+            residual *= rows.weight.cpu().numpy()[:, None]
+        width = p.shape[1] * num_bins
+        column = unit[:, None] * width + np.arange(p.shape[1]) * num_bins + bin_index(p, num_bins, rows.dtype)
+        sums = np.bincount(column.ravel(), residual.ravel(), number * width).reshape(number, width)
+        total += abs(copies @ sums).sum(1)
+    return total / rows.num_classes
+
+
+def aurc_influence(uncertainty: Array, wrong: Array, weight: Array) -> tuple[float, Array, Array]:
+    """Return the AURC, the influence of each sample on it, per unit of weight, and how much of it an error adds.
+
+    Sorted by descending confidence, sample k has the weight u_k, M_k is the sum of weights and r_k the weighted error
+    up to sample k, and the AURC is A = (sum of u_k r_k) / W. More weight du of sample j changes A by
+    (r_j - A + sum over k >= j of u_k (wrong_j - r_k) / M_k) du / W. Tied samples share their weights, their errors, and
+    what depends on their place.
+    """
+    order = uncertainty.argsort(kind="stable")
+    ordered = uncertainty[order]
+    group = np.concatenate([[0], (np.diff(ordered) > ROUNDING * ordered[1:]).cumsum()])
+    size = np.bincount(group)
+
+    def shared(values: Array) -> Array:
+        means: Array = (np.bincount(group, values) / size)[group]
+        return means
+
+    u = shared(weight[order])
+    mass = u.cumsum()
+    risk = shared(weight[order] * wrong[order]).cumsum() / mass
+    area = float(u @ risk / mass[-1])
+    after, risk_after = ((u * values / mass)[::-1].cumsum()[::-1] for values in (np.ones_like(u), risk))
+    base, of_error = np.empty_like(u), np.empty_like(u)
+    base[order], of_error[order] = shared(risk - risk_after) - area, shared(after)
+    return area, base + wrong * of_error, of_error
+
+
+def quantiles(draws: Array, level: float) -> tuple[float, float]:
     """Return the central interval with this share of the draws; NaN draws are left out."""
-    draws = draws[~draws.isnan()]
-    return float(draws.quantile((1 - level) / 2)), float(draws.quantile((1 + level) / 2))
+    draws = np.sort(draws[~np.isnan(draws)])
+    last = len(draws) - 1
+    shares = [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.interp([share * last for share in shares], np.arange(last + 1), draws).tolist()
+    return low, high

@@ -241,7 +241,7 @@ def _with_labels(
     evaluation = evaluate_rows(rows, stats, num_bins, inference=True, level=level, seed=seed)
     intervals = {"error": _error_interval(evaluation.error, rows, stats, level)}
     if min(len(rows), rows.num_clusters or LEAST) >= LEAST:
-        drawn = resample([(rows, stats)], num_bins, seed=seed, slow=())
+        drawn = resample([(rows, stats)], num_bins, seed=seed, classwise=False)
         for name in ("nll", "ece"):
             low, high = interval(drawn[name][:, 0], getattr(evaluation, name), level)
             if math.isfinite(low) and math.isfinite(high):
