@@ -4,7 +4,7 @@
 
 Labels are drawn from the probabilities of the model, so that no class is off. Samples have equal weights, or those of
 ``weight_coverage.py``; each is there ``copies`` times, as a cluster. ``alarms`` is the share of data sets in which
-any p-value of :func:`dualfocal.metrics.inference.class_totals.class_totals`, adjusted for all classes, is 5 % or less;
+any p-value of :func:`dualfocal.metrics.classwise.class_gaps`, adjusted for all classes, is 5 % or less;
 ``independent_alarms`` the same for samples that are taken as independent and of equal weight. Goal: at most 7 %; a
 setting passes if the 99 % binomial interval of its rate meets the goal.
 """
@@ -18,10 +18,10 @@ from _simulation import Record, Values, means, passes, run_simulation
 from weight_coverage import Setting as Weighted
 from weight_coverage import draw
 
-from dualfocal.metrics.inference.class_totals import class_totals
-from dualfocal.metrics.inference.classwise import class_gaps
+from dualfocal.metrics.classwise import class_gaps
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.units import unit_sums
 
 SIGNIFICANCE, GOAL, CHUNK = 0.05, (0.0, 0.07), 50
 
@@ -56,8 +56,9 @@ def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
         clusters = None if setting.copies == 1 else np.tile(np.arange(len(arrays[1])), setting.copies)
         weight = None if setting.weights == "equal" else weight
         rows = as_rows(logits, label, input="logits", sample_weight=weight, clusters=clusters)
-        gaps = class_totals(rows, scan(rows), design_effect=setting.copies)
-        independent = class_gaps(as_rows(logits, label, input="logits"))
+        stats = scan(rows, classwise=True)
+        gaps = class_gaps(stats.classes, unit_sums(stats, stats.bins(15), rows=rows), setting.copies)
+        independent = class_gaps(scan(as_rows(logits, label, input="logits"), classwise=True).classes)
         yield {
             "alarms": min(gap.p_value for gap in gaps) <= SIGNIFICANCE,
             "independent_alarms": min(gap.p_value for gap in independent) <= SIGNIFICANCE,

@@ -4,7 +4,7 @@
 
 Images are generated one at a time. Each contender runs in a process of its own with one thread:
 
-  dualfocal             ClusteredPredictions.update of every image, then evaluate: all metrics, and floors, tests and
+  dualfocal             CalibrationSums of every image, then evaluate: all metrics, and floors, tests and
                         interval with images as clusters
   dualfocal ECE         ExpectedCalibrationError.update of every image, then compute: the ECE alone
   torchmetrics          MulticlassCalibrationError(n_bins=15).update of every image, then compute: the ECE alone
@@ -32,7 +32,7 @@ from rich.table import Table
 from torch import Tensor
 from torchmetrics.classification import MulticlassCalibrationError
 
-from dualfocal.metrics import ClusteredPredictions, ExpectedCalibrationError
+from dualfocal.metrics import CalibrationSums, ExpectedCalibrationError
 
 NUM_CLASSES = 19
 COLUMNS = ("contender", "images", "pixels", "cpu", "finish", "memory", "ece")
@@ -51,7 +51,7 @@ def run(contender: str, images: int, side: int) -> dict[str, Any]:
     """Measure a contender; to be run in a child."""
     torch.set_num_threads(1)
     state: Any = {
-        "dualfocal": ClusteredPredictions,
+        "dualfocal": lambda: None,
         "dualfocal ECE": ExpectedCalibrationError,
         "torchmetrics": lambda: MulticlassCalibrationError(NUM_CLASSES, n_bins=15, validate_args=False),
     }[contender]()
@@ -59,8 +59,11 @@ def run(contender: str, images: int, side: int) -> dict[str, Any]:
     for index in range(images):
         logits, label = image(index, side)
         start = time.process_time()
-        extra = (index,) if contender == "dualfocal" else ()
-        state.update(logits, label, *extra)
+        if contender == "dualfocal":
+            sums = CalibrationSums.from_predictions(logits, label, clusters=index)
+            state = sums if state is None else state + sums
+        else:
+            state.update(logits, label)
         cpu += time.process_time() - start
         if index == 0:
             del logits, label

@@ -6,7 +6,7 @@
 # PART is one of the following, each of which is stopped within ten minutes, or all:
 #   losses     loss_gpu.py, the GPU tests
 #   trainings  step_times_gpu.py, jobs_gpu.py
-#   rest       metrics_gpu.py, train_step_gpu.py, memcheck of the kernels, train_agreement_gpu.py if $DUALFOCAL_DATA is set
+#   rest       train_step_gpu.py, memcheck of the kernels, train_agreement_gpu.py if $DUALFOCAL_DATA is set
 # Result tables and a log of each program go to FOLDER. A program that fails, or exceeds its limit of seconds, does not
 # stop the next; the last lines say how each one ended. --check tries the scripts with tiny sizes, also without a GPU.
 # $PYTHON is the interpreter (default: python3).
@@ -48,7 +48,6 @@ trainings() {
     benchmark 290 jobs_gpu
 }
 rest() {
-    benchmark 120 metrics_gpu
     benchmark 240 train_step_gpu
     if command -v compute-sanitizer > /dev/null; then
         limited 90 memcheck compute-sanitizer --error-exitcode 1 "$python" benchmarks/loss_gpu.py --check --parts linear

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from _simulation import Record, Values, means, run_simulation
 
-from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics import BinStats
 from dualfocal.report.groups import gap_interval
 
 LEVEL, QUANTILE, GOAL = 0.9, 1.6449, 0.88

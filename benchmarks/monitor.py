@@ -35,7 +35,7 @@ from _measure import show
 from _simulation import Part, Record, Values, read_options, simulate_parts, split, write_records
 from matplotlib.figure import Figure
 
-from dualfocal.metrics import BinStats, CalibrationMonitor, MonitorBatch
+from dualfocal.metrics import CalibrationMonitor, CalibrationSums
 from dualfocal.metrics.monitor import _gamblers
 from dualfocal.plots import save, styled
 from dualfocal.plots.style import legend_below, look_of, tidy, varied
@@ -87,17 +87,17 @@ SETTINGS = [
 ]
 
 
-def draw(rng: np.random.Generator, population: str, gap: float) -> BinStats:
-    """Return the bins of a day."""
+def draw(rng: np.random.Generator, population: str, gap: float) -> CalibrationSums:
+    """Return the sums of a day."""
     confidence = 1 - rng.beta(*POPULATIONS[population], DAY)
-    return BinStats.from_confidence(confidence, rng.random(DAY) < np.clip(confidence - gap, 0, 1))
+    return CalibrationSums.from_confidences(confidence, rng.random(DAY) < np.clip(confidence - gap, 0, 1))
 
 
 @lru_cache
 def quantiles_of_floor(population: str) -> dict[str, float]:
     """Return the limits of the daily ECE of the two daily tests."""
     rng = np.random.default_rng(1)
-    errors = [float(draw(rng, population, 0.0).ece()) for _ in range(FLOOR_DAYS)]
+    errors = [float(draw(rng, population, 0.0).top.ece()) for _ in range(FLOOR_DAYS)]
     return {"naive": float(np.quantile(errors, NAIVE)), "strict": float(np.quantile(errors, STRICT))}
 
 
@@ -111,11 +111,11 @@ def first_alarms(setting: Setting, seed: int, limits: dict[str, float]) -> dict[
     alarms = dict.fromkeys(["monitor", *limits], math.nan)
     past = setting.past_days
     for day in range(past + (HORIZON if setting.gap else FALSE_ALARM_DAYS)):
-        bins = draw(rng, setting.population, setting.gap if day >= past else 0.0)
-        monitor.add(MonitorBatch(bins), time="")
+        sums = draw(rng, setting.population, setting.gap if day >= past else 0.0)
+        monitor.add(sums, time="")
         raised = {"monitor": monitor.alarm is not None}
         if day >= past:
-            error = float(bins.ece())
+            error = float(sums.top.ece())
             raised |= {name: error > limit for name, limit in limits.items()}
         for name in raised:
             if raised[name] and math.isnan(alarms[name]):

@@ -58,7 +58,7 @@ def make_model() -> nn.Module:
 
 def scanned(model: nn.Module, tokens: Tensor) -> float:
     """Return the ECE from the sums of all tokens."""
-    return float(scan_causal_lm(model, tokens.split(BATCH)).total.bins.ece())
+    return float(scan_causal_lm(model, tokens.split(BATCH)).total.top.ece())
 
 
 def evaluated(model: nn.Module, tokens: Tensor) -> float:

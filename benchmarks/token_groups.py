@@ -20,8 +20,7 @@ import torch
 from _simulation import Record, Values, means, run_simulation
 from torch import Tensor
 
-from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.states.token_confidences import TokenConfidences
+from dualfocal.metrics import TokenConfidences, holm
 
 VOCABULARY, SEQUENCES, LENGTH = 1000, 60, 50
 LEAST, SIGNIFICANCE = 100, 0.05

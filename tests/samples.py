@@ -27,6 +27,18 @@ def draw_logits(
     return logits, target
 
 
+def draw_images(
+    number: int = 60, num_classes: int = 3, side: int = 12, *, seed: int = 0, sharpness: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Logits and labels of images whose pixels are right or wrong together: calibrated if ``sharpness`` is 1."""
+    generator = torch.Generator().manual_seed(seed)
+    common, own = (torch.randn(number, num_classes, n, n, generator=generator) for n in (1, side))
+    logits = 1.5 * (common + 0.7 * own)
+    common, own = (torch.rand(number, n, n, generator=generator) for n in (1, side))
+    target = (logits.softmax(1).cumsum(1) <= (0.7 * common + 0.3 * own)[:, None]).sum(1)
+    return sharpness * logits, target.clamp_max(num_classes - 1)
+
+
 def softmax(logits: np.ndarray) -> np.ndarray:
     """Probabilities of each row, in float64."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))

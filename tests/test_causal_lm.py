@@ -43,8 +43,8 @@ def check_equal(state: TokenConfidences, numbers: list[tuple[float, ...]], names
         got, wanted = getattr(state, kind), getattr(expected, kind)
         assert got.keys() == wanted.keys()
         for group in got:
-            assert torch.equal(got[group].bins.count, wanted[group].bins.count)
-            assert torch.equal(got[group].bins.correct, wanted[group].bins.correct)
+            assert got[group].top.count.tolist() == wanted[group].top.count.tolist()
+            assert got[group].top.correct.tolist() == wanted[group].top.correct.tolist()
             assert got[group].clusters.names == wanted[group].clusters.names
     result, reference = (x.total.evaluate(inference=False) for x in (state, expected))
     for name in ("nll", "brier", "ece", "mce", "aurc", "debiased_ece"):
@@ -107,7 +107,9 @@ def test_shards_merge_to_the_whole(model) -> None:
         scan_causal_lm(model, [padded(sequences[part], "left") | {"sequence_ids": ids[part]}], token_counts=COUNTS)
         for part in (slice(0, 10), slice(10, None))
     )
-    assert (second + first).total.bins == whole.total.bins
+    for name in ("count", "confidence", "correct", "variance"):
+        sums = [getattr(state.total.top, name) for state in (second + first, whole)]
+        assert sums[0] == pytest.approx(sums[1], rel=1e-5, abs=1e-5)  # other shapes, other roundings of the model
     numbered = [scan_causal_lm(model, sequences[:9], shard=rank) for rank in (0, 1)]
     assert (numbered[0] + numbered[1]).num_sequences == 18
     with pytest.raises(ValueError, match=r"shard '0'.*another shard, or sequence_ids"):
@@ -121,21 +123,6 @@ def test_calibrator_changes_logits_before_they_are_counted(model) -> None:
     calibrator.temperature.fill_(2.5)
     state = scan_causal_lm(model, sequences, token_counts=COUNTS, calibrator=calibrator)
     check_equal(state, oracle(model, sequences, temperature=2.5))
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, which interprets the kernels, of inf - inf
-def test_fused_kernels_give_the_same_counts(model, monkeypatch) -> None:
-    pytest.importorskip("triton")
-    monkeypatch.setattr("dualfocal.metrics.scan.FUSED_DEVICE", "cpu")
-    from dualfocal.kernels import confidence
-
-    calls = []
-    plain = confidence.scan_rows
-    monkeypatch.setattr(confidence, "scan_rows", lambda *args, **options: calls.append(1) or plain(*args, **options))
-    sequences = texts(6)
-    state = scan_causal_lm(model, sequences, token_counts=COUNTS)
-    assert len(calls) == 6
-    check_equal(state, oracle(model, sequences))
 
 
 def test_bfloat16_model_equals_its_own_logits(model) -> None:
@@ -170,7 +157,7 @@ def test_one_pass_takes_generators_and_data_loaders(model) -> None:
 
     loader = DataLoader(sequences, batch_size=None)
     states = [scan_causal_lm(model, batches, token_counts=COUNTS) for batches in (once(), loader, sequences)]
-    assert states[0] == states[1] == states[2]
+    assert states[0].to_dict() == states[1].to_dict() == states[2].to_dict()
     result = evaluate_causal_lm(model, sequences, token_counts=COUNTS)
     assert isinstance(result, TokenEvaluation)
     assert result.to_dict() == states[0].evaluate().to_dict()

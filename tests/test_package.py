@@ -23,7 +23,7 @@ def test_import_loads_torch_and_numpy_only() -> None:
         "print(ExpectedCalibrationError.__module__, 'ece' in dir(dualfocal.metrics))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["dualfocal", "dualfocal.metrics.streaming True"]
+    assert done.stdout.splitlines() == ["dualfocal", "dualfocal.metrics.torchmetrics True"]
 
 
 def test_the_version_is_written_once_and_repeated_correctly() -> None:

@@ -30,11 +30,10 @@ PUBLIC = {
         METRICS Metric
         adaptive_ece aurc auroc brier_decomposition brier_score classwise_ece debiased_ece ece error_rate kde_ece mce
         nll ood_auroc
-        AdaptiveCalibrationError BrierScore ClasswiseCalibrationError ExpectedCalibrationError MaximumCalibrationError
-        evaluate evaluate_choices evaluate_groups evaluate_multilabel evaluate_shift evaluate_tasks
+        BrierScore ClasswiseCalibrationError ExpectedCalibrationError MaximumCalibrationError
+        evaluate evaluate_choices evaluate_groups evaluate_many evaluate_multilabel evaluate_shift evaluate_tasks
         compare compare_auroc corp holm linear_calibration
-        BinStats BinnedPredictions CalibrationMonitor Choices ClusteredConfidences ClusteredPredictions MonitorBatch
-        ShiftSet TokenConfidences
+        BinStats CalibrationMonitor CalibrationSums Choices ShiftSet TokenConfidences
         Auroc BrierDecomposition ChoiceEvaluation Comparison Corp Difference Evaluation Floor
         GroupEvaluation Inference MultilabelEvaluation RiskCoverage ShiftEvaluation
         ShiftScores TokenEvaluation
@@ -52,7 +51,7 @@ PUBLIC = {
     "dualfocal.predictions": """
         load_choices load_multilabel_predictions load_predictions save_predictions
         merge_predictions rewrite_predictions check_same_labels
-        bin_predictions stream_predictions PredictionStream
+        sum_predictions stream_predictions PredictionStream
         open_dense_folder is_dense_folder DenseFolder
         find_run_folders is_finished_run is_run_folder predictions_file
         ChoicePredictions Predictions PredictionsError Reading TooLargeError
@@ -86,9 +85,9 @@ PUBLIC = {
     """,
     "dualfocal.integrations.lightning": "CalibrationCallback checkpoint_calibrator",
     "dualfocal.integrations.onnx": "BOUNDS export_onnx",
-    "dualfocal.integrations.ray_data": "bin_dataset evaluate_dataset",
+    "dualfocal.integrations.ray_data": "evaluate_dataset sums_of_dataset",
     "dualfocal.integrations.sklearn": "ProbabilityCalibrator ReliabilityDisplay",
-    "dualfocal.integrations.sql": "PredictionTable bin_table evaluate_table reduction_query",
+    "dualfocal.integrations.sql": "PredictionTable evaluate_table sums_of_table",
 }
 
 
@@ -106,19 +105,11 @@ OTHERS = {"browser", "golden", "hostile", "mutants", "site"}
 # Test file -> the internals that it imports, because no public name leads to what it tests.
 INTERNALS = {
     # Kernels, each against float64: a loss takes them only on a GPU.
-    "kernels/test_confidence.py": """
-        dualfocal.kernels.confidence dualfocal.kernels.confidence.BAD_LOGITS dualfocal.kernels.confidence.BAD_TARGET
-        dualfocal.kernels.confidence.RowNumbers dualfocal.kernels.confidence.add_to_bins
-        dualfocal.kernels.confidence.scan_rows
-    """,
     "kernels/test_modulated.py": """
         dualfocal.kernels.modulated dualfocal.losses._expression.Gamma dualfocal.losses._expression.GammaBins
         dualfocal.losses._flat.flatten dualfocal.losses._modulated.dual_loss_and_gradient
         dualfocal.losses._modulated.modulated_loss
     """,
-    # Whether a metric takes its kernel: the numbers are the same.
-    "metrics/test_fused.py": "dualfocal.kernels.confidence",
-    "test_causal_lm.py": "dualfocal.kernels.confidence",
     # The closed form of soft targets against the expression, and the sort that it needs.
     "losses/test_soft_targets.py": "dualfocal.losses._modulated dualfocal.losses.rival",
     # Names in help texts, which are written twice.
@@ -165,6 +156,7 @@ REPLACED = [
     "dualfocal.integrations.hf.causal_lm.CHUNK_BYTES",
     "dualfocal.integrations.lightning.callback.Callback",
     "dualfocal.integrations.onnx.export.translations",
+    "dualfocal.integrations.sql.databases.BATCH_BYTES",
     "dualfocal.losses._closed_form.CHUNK",
     "dualfocal.losses._closed_form.SMALL",
     "dualfocal.losses._modulated.closed_form",
@@ -176,15 +168,13 @@ REPLACED = [
     "dualfocal.losses.cross_entropy.soft_nll",
     "dualfocal.losses.linear.CHUNK_BYTES",
     "dualfocal.losses.linear.MIN_ROWS",
-    "dualfocal.metrics._stream.CARRY_AFTER",
-    "dualfocal.metrics.bins.BLOCK",
     "dualfocal.metrics.calibration.ELEMENTS",
-    "dualfocal.metrics.inference.classwise.MOST_COUNTS",
-    "dualfocal.metrics.inference.cluster_noise.MOST_CLUSTERS",
+    "dualfocal.metrics.classwise.MOST_FIRST",
     "dualfocal.metrics.linear.CHUNK_BYTES",
-    "dualfocal.metrics.resampling.BLOCKS",
-    "dualfocal.metrics.scan.FUSED_DEVICE",
+    "dualfocal.metrics.resampling.MOST_UNITS",
+    "dualfocal.metrics.scan.BLOCK",
     "dualfocal.metrics.scan.TILE_CPU",
+    "dualfocal.metrics.units.MOST_UNITS",
     "dualfocal.predictions._formats.arrays.NpzFile.get",
     "dualfocal.predictions._formats.tables.READ_AT_ONCE",
     "dualfocal.predictions.saving.BLOCK",

@@ -10,7 +10,7 @@ EXTRAS = {  # extra -> the packages that it brings, by the name of their import
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "ray": ("ray",),
     "sklearn": ("sklearn",),
-    "sql": ("duckdb", "psycopg"),
+    "sql": ("duckdb", "psycopg"),  # and pyarrow
     "torchmetrics": ("torchmetrics",),
 }
 

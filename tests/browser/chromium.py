@@ -13,10 +13,9 @@ import torch
 
 from dualfocal import metrics
 from dualfocal.calibrators import log_probs
-from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.bins import BinStats
-from dualfocal.metrics.calibration import adaptive_error
-from dualfocal.metrics.units import ONE, to_units
+from dualfocal.metrics import BinStats
+from dualfocal.metrics.ranking import adaptive_bins
+from dualfocal.report.embedded import ONE
 
 FLAGS = [
     "--no-sandbox",
@@ -117,10 +116,10 @@ def _of_sums(
     right = (data["predicted"] == data["target"])[keep]
     correct = data["target"][keep] == 1 if data["positive"] else right
     bins = BinStats.from_confidence(confidence[keep], correct, num_bins=num_bins)
-    ranked = SortedConfidences.from_units(to_units(confidence[keep]), correct)
+    ranked = adaptive_bins((confidence[keep] * ONE).round().numpy() / ONE, correct.numpy(), num_bins)
     return {
         "count": int(keep.sum()),
-        "ece": adaptive_error(ranked, num_bins, None)[0] if mass else float(bins.ece()),
+        "ece": float(ranked.ece()) if mass else float(bins.ece()),
         "nll": float(nll[keep].mean()),
         "error": 1 - float(right.double().mean()),
     }

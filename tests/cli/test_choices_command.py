@@ -16,7 +16,7 @@ def test_tasks_and_all_questions_are_shown(run):
     rows = {row.split()[1]: row.split() for row in out.splitlines() if "│" in row and "tiny_" in row}
     assert rows.keys() == {"tiny_letters", "tiny_passages", "tiny_wino"}
     assert "All questions together: Over-confident" in out
-    assert "of 3 tasks are miscalibrated at 5 %, p-values adjusted for 3 tests (Holm)" in out
+    assert "of 3 tasks are detectably miscalibrated at 5 %, p-values adjusted for 3 tests (Holm)" in out
     assert "class A is the option listed first" in out
 
 

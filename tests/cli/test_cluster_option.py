@@ -101,7 +101,6 @@ BAD = {
     "fractions": (("--cluster", "patient"), {"patient": [str(i / 7) for i in range(600)]}, "whole numbers or texts"),
     "labels": (("--cluster", "label"), {}, "--cluster: 'label' of a.csv holds the labels"),
     "values": (("--cluster", "prob_0"), {}, "label 0 in line 2 is none of the classes (1, 2)"),
-    "too large": (("--cluster", "patient", "--max-memory", "4KB"), {}, "--cluster needs all rows at once"),
     "group": (("--cluster", "patient", "--group-by", "patient"), {}, "group 'p0' holds only one cluster, 'p0'"),
 }
 
@@ -113,6 +112,12 @@ def test_invalid_clusters(table, run, case):
     assert message in err
 
 
-def test_databases_have_no_clusters(run):
-    _, err = run("evaluate", "--sql", "SELECT 1", "--cluster", "patient", code=2)
-    assert "--cluster does not apply to --sql" in err
+def test_a_file_read_in_one_pass_has_the_same_clusters(table, record):
+    options = ("--cluster", "patient", "--max-memory", "4KB")
+    path = table("a.csv", patient=[str(i // SIZE) for i in range(G * SIZE)])
+    (whole,) = record("evaluate", path, "--cluster", "patient")["files"]
+    (streamed,) = record("evaluate", "a.csv", *options)["files"]
+    assert streamed["ece"] == pytest.approx(whole["ece"], abs=1e-9)
+    intervals = [one["inference"]["debiased_ece"]["interval"] for one in (streamed, whole)]
+    assert intervals[0] == pytest.approx(intervals[1], abs=1e-9)
+    assert "60 clusters" in streamed["verdict"]

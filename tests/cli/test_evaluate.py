@@ -323,6 +323,14 @@ def test_several_files_are_evaluated_each_and_summed_up(run, records):
     assert "all files" not in run("evaluate", "sharp.npz", "--no-inference")[0]
 
 
+def flat(content, prefix="") -> dict[str, float]:
+    """All numbers of a record, by path; sums of floats depend on their order in the last bits."""
+    if isinstance(content, dict | list):
+        items = content.items() if isinstance(content, dict) else enumerate(content)
+        return {key: number for name, value in items for key, number in flat(value, f"{prefix}/{name}").items()}
+    return {prefix: content} if isinstance(content, int | float) else {}
+
+
 def test_merged_parts_are_the_whole_in_any_order(records):
     logits, target = drawn(450, 1.5)
     sites = np.array(["north", "south", "west"])[np.arange(450) % 3]
@@ -337,19 +345,7 @@ def test_merged_parts_are_the_whole_in_any_order(records):
         assert record["file"] == " + ".join(order)
         assert record["taken"].startswith("3 files; of the first, logits from 'logits'")
         for got, expected in zip([record, *record.pop("groups")], [whole, *groups], strict=True):
-            # The labels of the class-wise test are drawn row by row, so that it alone depends on their order.
-            floors = got["inference"].pop("floors")
-            assert floors.pop("classwise_ece")["mean"] == pytest.approx(
-                expected["inference"]["floors"]["classwise_ece"]["mean"], rel=0.05
-            )
-            assert floors.items() < expected["inference"]["floors"].items()
-            p_value = expected["inference"]["classwise"]["p_value"]
-            assert got["inference"].pop("classwise")["p_value"] == pytest.approx(p_value, abs=0.15)
-            assert got["inference"].items() < expected["inference"].items()
-            rounded = ("nll", "brier", "rbs")  # sums of floats, which depend on their order in the last bit
-            assert [got[name] for name in rounded] == pytest.approx([expected[name] for name in rounded], rel=1e-14)
-            names = expected.keys() - {"file", "taken", "inference", "verdict", "p_adjusted", *rounded}
-            assert {name: got[name] for name in names} == {name: expected[name] for name in names}
+            assert flat(got) == pytest.approx(flat(expected), rel=1e-9, abs=1e-12, nan_ok=True)
 
 
 def test_parts_that_do_not_fit_are_not_merged(refused):
@@ -393,7 +389,7 @@ def test_group_by_finds_the_bad_group_and_no_other(run, records):
     assert record["taken"].endswith(", groups from 'hospital'")
 
     out, _ = run("evaluate", file, "--group-by", "hospital")
-    assert "\n1 of 6 groups is miscalibrated at 5 %, p-values adjusted for 6 tests (Holm)." in out
+    assert "\n1 of 6 groups is detectably miscalibrated at 5 %, p-values adjusted for 6 tests (Holm)." in out
     rows = out[out.index("\nby hospital, worst first; percent") :].splitlines()
     rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in rows if row.startswith("│")]
     assert [row[0] for row in rows] == [group["group"] for group in groups]
@@ -406,7 +402,7 @@ def test_group_by_finds_the_bad_group_and_no_other(run, records):
             f"{100 * group['ece']:.1f}",
             f"{100 * group['inference']['floors']['ece']['mean']:.1f}",
             f"{low:.1f} - {high:.1f}",
-            f"{group['p_adjusted']:.3f}",
+            "< 0.001" if group["p_adjusted"] < 0.001 else f"{group['p_adjusted']:.3f}",
         ]
 
 
@@ -433,7 +429,7 @@ def test_adjusted_p_values_are_holm_s(records):
     file = npz("a.npz", logits, target, ward=np.repeat(np.arange(8), 80))
     groups = records(file, "--group-by", "ward")[0]["groups"]
     both = [(group["inference"]["p_value"], group["inference"]["classwise"]["p_value"]) for group in groups]
-    raw = [min(1.0, 2 * min(pair)) for pair in both]  # Holm's, too, of two tests
+    raw = [min(1.0, first / 0.8, second / 0.2) for first, second in both]  # Holm's, too, of two tests
     assert len({p for p in raw if p < 0.2}) > 2  # or there is little to adjust
     for p, group in zip(raw, groups, strict=True):
         # Of all hypotheses at least as clear as this one, the hardest to reject.
@@ -446,7 +442,7 @@ def test_a_group_without_labels_is_not_tested(run):
     target[:100] = -100
     file = npz("a.npz", logits, target, part=np.repeat([1, 2, 3], 100))
     out, _ = run("evaluate", file, "--group-by", "part")
-    assert "0 of 2 groups are miscalibrated at 5 %, p-values adjusted for 2 tests" in out
+    assert "0 of 2 groups are detectably miscalibrated at 5 %, p-values adjusted for 2 tests" in out
 
 
 def test_groups_that_are_the_labels_are_refused(refused):
@@ -730,7 +726,7 @@ def test_one_sample_and_one_group_are_named_in_the_singular(run):
     npz("a.npz", *drawn(1), site=np.array(["north"]))
     out, _ = run("evaluate", "a.npz", "--group-by", "site", "--num-bins", "1")
     assert "a.npz: 1 sample, 5 classes, 1 bin\n" in out
-    assert re.search(r"0 of 1 group is miscalibrated at 5 %, p-values adjusted for 1 test \(Holm\)", out)
+    assert re.search(r"0 of 1 group is detectably miscalibrated at 5 %, p-values adjusted for 1 test \(Holm\)", out)
 
 
 def test_fail_over_is_a_gate(run, refused):

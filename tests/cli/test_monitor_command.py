@@ -81,7 +81,9 @@ def test_a_file_larger_than_the_memory_gives_the_same_state(day, run):
     run("monitor", "whole.json", day(0, suffix=".csv"), "--classwise")
     run("monitor", "chunks.json", "day0.csv", "--classwise", "--max-memory", "4KB")
     whole, chunks = (json.loads(Path(name).read_text())["monitor"] for name in ("whole.json", "chunks.json"))
-    assert whole == chunks
+    assert whole.keys() == chunks.keys()
+    for name, cells in whole["cells"].items():
+        assert chunks["cells"][name] == pytest.approx(cells, rel=1e-12, abs=1e-12)
 
 
 def test_confidences_of_predicted_classes_are_enough(record):

@@ -10,7 +10,6 @@ from values import Recording, Section
 
 from dualfocal import metrics as package
 from dualfocal.metrics.groups import evaluate_groups, quantile_groups
-from dualfocal.metrics.risk_coverage import RiskCoverage
 from dualfocal.predictions import load_choices
 
 FEW = {"inference": True, "draws": 400, "seed": 3}  # options of quick inference
@@ -172,9 +171,8 @@ def curves(rec: Recording) -> None:
     rec.call("linear", package.linear_calibration, hidden, weight, labels, bias)
     rec.call("linear/float32", package.linear_calibration, hidden.float(), weight.float(), labels, num_bins=10)
     probs = inputs.softmax(five)
-    uncertainty, right, mass = inputs.tensors(1 / probs.max(1), probs.argmax(1) == target, inputs.weights(400, 83))
-    for label, given in (("plain", None), ("weight", mass)):
-        curve = RiskCoverage.from_uncertainty(uncertainty, right, given)
+    for label, given in (("plain", None), ("weight", inputs.weights(400, 83))):
+        curve = package.RiskCoverage.from_confidence(probs.max(1), probs.argmax(1) == target, given)
         rec.put(f"risk/{label}", curve)
         rec.call(f"risk/{label}/risks", curve.risks, np.linspace(0.05, 1.0, 20))
         rec.call(f"risk/{label}/threshold", curve.threshold, 0.8)

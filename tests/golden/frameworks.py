@@ -44,7 +44,7 @@ def sql(rec: Recording) -> None:
     """A table in DuckDB: sums, evaluation, groups; files that are read by the database."""
     import duckdb
 
-    from dualfocal.integrations.sql import PredictionTable, bin_table, evaluate_table
+    from dualfocal.integrations.sql import PredictionTable, evaluate_table, sums_of_table
 
     inputs.write_files()
     with duckdb.connect() as connection:
@@ -53,9 +53,9 @@ def sql(rec: Recording) -> None:
             query = f"SELECT * FROM '{source}'"
             names = {"probs": ",".join(inputs.NAMES)} if source == "words.csv" else {}
             rec.put(f"{source}/evaluation", evaluate_table(connection, query, **names))
-            rec.put(f"{source}/bins", bin_table(connection, query, num_bins=8, **names).evaluate())
+            rec.put(f"{source}/sums", sums_of_table(connection, query, num_bins=8, **names).evaluate())
         table = PredictionTable.find(connection, "SELECT * FROM 'five.csv'", group="hospital")
-        groups = {str(name): state.evaluate(inference=True, **FEW) for name, state in dict(table.bin_groups()).items()}
+        groups = {name: sums.evaluate(inference=True, **FEW) for name, sums in table.sums_by_group().items()}
         rec.put("groups", groups)
 
 
@@ -63,7 +63,7 @@ def ray_data(rec: Recording) -> None:
     """A Ray data set in several blocks."""
     import ray
 
-    from dualfocal.integrations.ray_data import bin_dataset, evaluate_dataset
+    from dualfocal.integrations.ray_data import evaluate_dataset, sums_of_dataset
 
     logits, target = inputs.sample(400, 4, 185)
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
@@ -72,8 +72,8 @@ def ray_data(rec: Recording) -> None:
         rows = [{"scores": row.tolist(), "label": int(label)} for row, label in zip(logits, target, strict=True)]
         dataset = ray.data.from_items(rows, override_num_blocks=5)
         rec.call("evaluate", evaluate_dataset, dataset, logits="scores", target="label", **FEW)
-        state = bin_dataset(dataset, logits="scores", target="label", num_bins=10)
-        rec.put("bins", state.evaluate())
+        sums = sums_of_dataset(dataset, logits="scores", target="label", num_bins=10)
+        rec.put("sums", sums.evaluate())
     finally:
         ray.shutdown()
 

@@ -18,7 +18,6 @@ NAMES = (
 STREAMS: dict[str, dict[str, Any]] = {
     "ExpectedCalibrationError": {},
     "MaximumCalibrationError": {"num_bins": 10},
-    "AdaptiveCalibrationError": {},
     "ClasswiseCalibrationError": {"num_classes": 5},
     "BrierScore": {"root": True},
 }

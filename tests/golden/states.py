@@ -1,4 +1,4 @@
-"""States that are filled in parts and merged: binned, clustered, dense, tokens, the monitor."""
+"""Sums of parts that are merged: predictions, clusters, images, tokens, the monitor."""
 
 from pathlib import Path
 
@@ -9,16 +9,16 @@ from values import Recording, Section
 
 from dualfocal import metrics as package
 from dualfocal.metrics.dense import class_calibration, evaluate_images
-from dualfocal.predictions import bin_predictions, open_dense_folder, stream_predictions
+from dualfocal.predictions import open_dense_folder, stream_predictions, sum_predictions
 
 FEW = {"draws": 400, "seed": 3}
 
 
 def binned(rec: Recording) -> None:
-    """`BinnedPredictions`: whole, in merged parts, read from files, and from its table and JSON."""
+    """`CalibrationSums`: whole, in merged parts, read from files and from JSON."""
     five, target = inputs.sample(600, 5, 90)
     two, outcome = inputs.sample(400, 2, 91)
-    make = package.BinnedPredictions.from_predictions
+    make = package.CalibrationSums.from_predictions
     cases = {
         "five": make(five, target),
         "parts": make(five[:200], target[:200]) + make(five[200:], target[200:]),
@@ -31,40 +31,39 @@ def binned(rec: Recording) -> None:
     for label, state in cases.items():
         rec.put(f"{label}/inference", state.evaluate(inference=True, **FEW))
         rec.put(f"{label}/plain", state.evaluate())
-        back = package.BinnedPredictions.from_dict(state.to_dict())
+        back = package.CalibrationSums.from_dict(state.to_dict())
         rec.put(f"{label}/from_dict", back.evaluate().nll == state.evaluate().nll)
     inputs.write_files()
     for path in ("five.csv", "five.csv.gz", "five.parquet", "five.safetensors", "binary.csv"):
         binary = {"probs": "score", "target": "outcome", "binary": "top_label"} if path == "binary.csv" else {}
-        state = bin_predictions(path, **binary)
+        state = sum_predictions(path, **binary)
         rec.put(f"files/{path}", state.evaluate(inference=True, **FEW))
     stream = stream_predictions("words.csv", num_rows=250)
     chunks = [{"values": chunk.values, "labels": chunk.labels, "names": chunk.class_names} for chunk in stream]
     rec.put("stream/chunks", chunks)
-    rec.put("stream/evaluation", stream.bin().evaluate())
+    rec.put("stream/evaluation", stream.sums().evaluate())
 
 
 def clustered(rec: Recording) -> None:
-    """`ClusteredPredictions` and `ClusteredConfidences`, in one part and in several."""
+    """`CalibrationSums` with clusters, of predictions and of confidences, in one part and in several."""
     logits, target, cluster = inputs.clustered(600, 4, 6, 95)
-    whole = package.ClusteredPredictions.from_predictions(logits, target, cluster)
-    rec.put("predictions/whole", whole.evaluate(**FEW))
-    parts = [package.ClusteredPredictions() for _ in range(2)]
-    for i in np.unique(cluster):
-        rows = cluster == i
-        parts[i % 2].update(logits[rows], target[rows], int(i))
-    rec.put("predictions/parts", (parts[0] + parts[1]).evaluate(**FEW))
+    make, of_confidences = package.CalibrationSums.from_predictions, package.CalibrationSums.from_confidences
+    rec.put("predictions/whole", make(logits, target, clusters=cluster).evaluate(**FEW))
+    names = np.unique(cluster)
+    order = [*names[names % 2 == 0], *names[names % 2 == 1]]
+    parts = [make(logits[cluster == i], target[cluster == i], clusters=int(i)) for i in order]
+    rec.put("predictions/parts", sum(parts).evaluate(**FEW))
     probs = inputs.softmax(logits)
     confidence, right = probs.max(1), probs.argmax(1) == target
     nll = -np.log(probs[np.arange(600), target])
-    state = package.ClusteredConfidences(num_bins=10)
-    for part in np.array_split(np.arange(600), 3):
-        state.update(confidence[part], right[part], cluster[part], nll=nll[part])
-    rec.put("confidences/nll", state.evaluate(**FEW))
-    plain = package.ClusteredConfidences()
-    plain.update(confidence, right, np.array([f"text {i}" for i in cluster]))
+    scored = [
+        of_confidences(confidence[part], right[part], num_bins=10, clusters=cluster[part], nll=nll[part])
+        for part in np.array_split(np.arange(600), 3)
+    ]
+    rec.put("confidences/nll", sum(scored).evaluate(**FEW))
+    plain = of_confidences(confidence, right, clusters=np.array([f"text {i}" for i in cluster]))
     rec.put("confidences/plain", plain.evaluate(**FEW))
-    rec.put("confidences/from_dict", package.ClusteredConfidences.from_dict(plain.to_dict()).evaluate(**FEW))
+    rec.put("confidences/from_dict", package.CalibrationSums.from_dict(plain.to_dict()).evaluate(**FEW))
 
 
 def dense(rec: Recording) -> None:
@@ -78,11 +77,12 @@ def dense(rec: Recording) -> None:
     rec.put("worst", result.worst_images)
     for name, state in {"total": result.total, **result.parts}.items():
         rec.put(f"{name}/evaluation", state.evaluate(**FEW))
-    rec.put("classes", class_calibration(result.total.binned))
+    rec.put("classes", class_calibration(result.total))
     one = {name: pair for name, pair in inputs.images(4, 75, num_classes=4).items() if name in ("image0", "image3")}
     values = np.stack([pair[0] for pair in one.values()])
     labels = np.stack([pair[1] for pair in one.values()]).astype(np.int64)
-    by_image = package.ClusteredPredictions.from_predictions(values, labels, ignore_index=255, num_bins=8)
+    make = package.CalibrationSums.from_predictions
+    by_image = make(values, labels, ignore_index=255, num_bins=8, clusters=np.arange(len(values)))
     rec.put("array", by_image.evaluate(**FEW))
     rec.put("array/metrics", package.evaluate(values, labels, ignore_index=255, inference=True, **FEW))
 

@@ -18,7 +18,6 @@ from torchmetrics import MetricCollection
 from dualfocal import DualFocalLoss
 from dualfocal.integrations.lightning import CalibrationCallback
 from dualfocal.metrics import (
-    AdaptiveCalibrationError,
     BrierScore,
     ClasswiseCalibrationError,
     ExpectedCalibrationError,
@@ -45,7 +44,6 @@ def streaming_metrics() -> MetricCollection:
             "ece": ExpectedCalibrationError(),
             "mce": MaximumCalibrationError(),
             "classwise_ece": ClasswiseCalibrationError(NUM_CLASSES),
-            "adaptive_ece": AdaptiveCalibrationError(),
             "brier": BrierScore(),
         },
         prefix="metric/",

@@ -1,4 +1,4 @@
-"""Binned predictions of a Ray data set: the same bits as from all rows, whatever the blocks."""
+"""Sums of a Ray data set have the numbers of all rows, whatever the blocks."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from samples import softmax
 
-from dualfocal.metrics import BinnedPredictions, evaluate
+from dualfocal.metrics import CalibrationSums, evaluate
 
 ray = pytest.importorskip("ray", reason="make test-integrations installs it")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray has warnings of its own
 
-from dualfocal.integrations.ray_data import bin_dataset, evaluate_dataset  # noqa: E402
+from dualfocal.integrations.ray_data import evaluate_dataset, sums_of_dataset  # noqa: E402
 
 N, CLASSES = 600, 4
+SAME = ("error", "nll", "brier", "ece", "mce", "classwise_ece")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,8 +39,10 @@ def test_the_number_of_blocks_does_not_matter(predictions, blocks) -> None:
     logits, target = predictions
     dataset = ray.data.from_numpy(logits).rename_columns({"data": "scores"})
     dataset = dataset.zip(ray.data.from_numpy(target).rename_columns({"data": "label"})).repartition(blocks)
-    state = bin_dataset(dataset, logits="scores", target="label")
-    assert state == BinnedPredictions.from_predictions(logits, target)
+    actual = sums_of_dataset(dataset, logits="scores", target="label").evaluate(inference=False)
+    expected = CalibrationSums.from_predictions(logits, target).evaluate(inference=False)
+    for name in (*SAME, "adaptive_ece", "aurc"):
+        assert getattr(actual, name) == pytest.approx(getattr(expected, name), abs=1e-12), name
 
 
 @pytest.mark.parametrize("as_lists", [True, False])
@@ -54,25 +57,35 @@ def test_lists_and_one_column_per_class(predictions, as_lists) -> None:
     dataset = ray.data.from_items(rows, override_num_blocks=3)
     result = evaluate_dataset(dataset, probs="p" if as_lists else names, target="label")
     expected = evaluate(probs, target, input="probs", inference=True)
-    assert (result.num_samples, result.ece, result.classwise_ece) == (
-        expected.num_samples,
-        expected.ece,
-        expected.classwise_ece,
-    )
-    assert abs(result.aurc - expected.aurc) <= result.bounds["aurc"]
+    assert result.num_samples == expected.num_samples
+    for name in SAME:
+        assert getattr(result, name) == pytest.approx(getattr(expected, name), abs=1e-9), name
+    assert result.verdict().split(". ")[0] == expected.verdict().split(". ")[0]
+
+
+@pytest.mark.parametrize("binary", ["top_label", "positive"])
+def test_one_score_per_row(predictions, binary) -> None:
+    logits, target = predictions
+    score, label = logits[:, 1], (target == 1).astype(int)
+    rows = [{"score": float(z), "label": int(y)} for z, y in zip(score, label, strict=True)]
+    dataset = ray.data.from_items(rows, override_num_blocks=3)
+    sums = sums_of_dataset(dataset, logits="score", target="label", binary=binary)
+    expected = evaluate(score, label, input="logits", binary=binary, inference=False)
+    for name in SAME:
+        assert getattr(sums.evaluate(inference=False), name) == pytest.approx(getattr(expected, name), abs=1e-9), name
 
 
 def test_blocks_without_samples(predictions) -> None:
     rows = [{"z": [0.0, 1.5], "y": y} for y in [-100] * 20 + [1] * 5]
     dataset = ray.data.from_items(rows, override_num_blocks=5)
-    assert bin_dataset(dataset, logits="z", target="y").num_samples == 5
+    assert sums_of_dataset(dataset, logits="z", target="y").num_samples == 5
     with pytest.raises(ValueError, match="no samples"):
-        bin_dataset(ray.data.from_items(rows[:20], override_num_blocks=2), logits="z", target="y")
+        sums_of_dataset(ray.data.from_items(rows[:20], override_num_blocks=2), logits="z", target="y")
 
 
 def test_arguments() -> None:
     dataset = ray.data.from_items([{"z": [0.0, 1.5], "y": 1}])
     with pytest.raises(ValueError, match="either logits= or probs="):
-        bin_dataset(dataset, target="y")
+        sums_of_dataset(dataset, target="y")
     with pytest.raises(Exception, match="no column 'label'"):
-        bin_dataset(dataset, logits="z", target="label")
+        sums_of_dataset(dataset, logits="z", target="label")

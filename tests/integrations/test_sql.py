@@ -1,4 +1,4 @@
-"""Predictions in DuckDB and PostgreSQL have the sums and the verdict of the same predictions in Python."""
+"""Predictions in DuckDB and PostgreSQL have the numbers of the same predictions in Python."""
 
 import os
 from collections.abc import Iterator
@@ -10,16 +10,19 @@ import torch
 from postgres_server import binaries, running_server
 from torch import Tensor
 
-from dualfocal.integrations.sql import PredictionTable, bin_table, evaluate_table, reduction_query
-from dualfocal.metrics import BinnedPredictions, BinStats
+from dualfocal import evaluate
+from dualfocal.integrations.sql import PredictionTable, evaluate_table, sums_of_table
+from dualfocal.metrics import CalibrationSums
 from dualfocal.predictions import PredictionsError
 
 if os.environ.get("DUALFOCAL_INTEGRATIONS") != "required":  # in make test-integrations, a missing driver is a failure
     pytest.importorskip("duckdb", reason="make test-integrations installs it")
 import duckdb
+import pyarrow
 
 REAL, DOUBLE = "REAL", "DOUBLE PRECISION"
-EXACT = ("fine", "classes", "squares", "cubes", "infinite_nll", "brier")
+SAME = ("error", "nll", "brier", "ece", "mce", "classwise_ece", "confidence", "accuracy")
+CLOSE = ("adaptive_ece", "aurc")  # from fine bins
 
 
 @pytest.fixture(scope="session")
@@ -90,49 +93,89 @@ def wide(p: Tensor, target: Tensor, kind: str) -> dict[str, tuple[str, list[Any]
     return {**columns, "label": ("SMALLINT", target.tolist())}
 
 
-def check_same(actual: BinnedPredictions, p: Tensor, target: Tensor, **options: Any) -> None:
-    expected = BinnedPredictions.from_predictions(p, target, input="probs", **options)
-    assert torch.equal(actual.edges, expected.edges)
-    assert [name for name in EXACT if getattr(actual, name) != getattr(expected, name)] == []
-    assert abs(actual.nll - expected.nll) <= len(p)  # units of 2^-32
+def check_same(
+    actual: CalibrationSums, p: Tensor, target: Tensor, *, input: str = "probs", clusters: Any = None, **options: Any
+) -> None:
+    """Check the numbers of a table against those of the rows, and of sums made in one piece."""
+    evaluation = actual.evaluate(inference=False)
+    rows = evaluate(p, target, input=input, inference=False, **options)
+    sums = CalibrationSums.from_predictions(p, target, input=input, clusters=clusters, **options)
+    assert repr(actual) == repr(sums)
+    for expected, names, tolerance in ((rows, SAME, 1e-9), (sums.evaluate(inference=False), (*SAME, *CLOSE), 1e-12)):
+        for name in names:
+            assert getattr(evaluation, name) == pytest.approx(getattr(expected, name), abs=tolerance), name
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [(REAL, torch.float32), (DOUBLE, torch.float64)])
 @pytest.mark.parametrize("num_bins", [1, 10, 15])
-def test_stored_probabilities_have_the_same_bits(database: Any, kind: str, dtype: torch.dtype, num_bins: int) -> None:
+def test_stored_probabilities_have_the_numbers_of_rows(
+    database: Any, kind: str, dtype: torch.dtype, num_bins: int
+) -> None:
     p, target = probabilities(dtype=dtype)
     fill(database, wide(p, target, kind))
-    check_same(bin_table(database, "predictions", num_bins=num_bins), p, target, num_bins=num_bins)
+    check_same(sums_of_table(database, "predictions", num_bins=num_bins), p, target, num_bins=num_bins)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [(REAL, torch.float32), (DOUBLE, torch.float64)])
-def test_array_columns_have_the_same_bits(database: Any, kind: str, dtype: torch.dtype) -> None:
+def test_array_columns(database: Any, kind: str, dtype: torch.dtype) -> None:
     p, target = probabilities(500, dtype=dtype)
     fill(database, {"probs": (f"{kind}[]", p.double().tolist()), "y": ("INTEGER", target.tolist())})
-    check_same(bin_table(database, "predictions"), p, target)
+    check_same(sums_of_table(database, "predictions"), p, target)
+
+
+def test_decimals(database: Any) -> None:
+    p = torch.tensor([[0.25, 0.75], [0.5, 0.5], [0.99, 0.01]], dtype=torch.float64)
+    target = torch.tensor([1, 0, 0])
+    fill(database, wide(p, target, "DECIMAL(4, 2)") | {"label": ("DECIMAL(4, 2)", target.tolist())})
+    check_same(sums_of_table(database, "predictions"), p, target)
 
 
 def test_many_classes(database: Any) -> None:
     p = (2 * torch.randn(300, 130, dtype=torch.float64)).softmax(1)
     target = torch.multinomial(p, 1)[:, 0]
     fill(database, {"probs": ("DOUBLE PRECISION[]", p.tolist()), "y": ("INTEGER", target.tolist())})
-    actual, expected = bin_table(database, "predictions"), BinnedPredictions.from_predictions(p, target, input="probs")
-    assert all(getattr(actual, name) == getattr(expected, name) for name in EXACT if name != "brier")
-    assert abs(actual.brier - expected.brier) <= len(p)
+    check_same(sums_of_table(database, "predictions"), p, target)
 
 
 def test_duckdb_arrays_of_fixed_length() -> None:
     p, target = probabilities(200)
     with duckdb.connect() as database:
         fill(database, {"probs": ("FLOAT[5]", p.double().tolist()), "y": ("INTEGER", target.tolist())})
-        check_same(bin_table(database, "predictions"), p, target)
+        check_same(sums_of_table(database, "predictions"), p, target)
 
 
-def test_tiny_probabilities_do_not_underflow(database: Any) -> None:
-    p = torch.tensor([[1 - 1e-16, 1e-300, 1e-200], [1e-308, 1.0, 0.0]], dtype=torch.float64)
-    target = torch.tensor([1, 2])
-    fill(database, wide(p, target, DOUBLE))
-    check_same(bin_table(database, "predictions"), p, target)
+def test_logits(database: Any) -> None:
+    logits = 4 * torch.randn(2000, 5, dtype=torch.float64)
+    target = torch.multinomial(logits.softmax(1), 1)[:, 0]
+    logits[0, 1:] = -torch.inf
+    logits[1], logits[2] = logits[1] + 5000, logits[2] * 300
+    logits[3] = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0])
+    target[0], target[2] = 0, logits[2].argmax()
+    columns = {f"logit_{k}": (DOUBLE, logits[:, k].tolist()) for k in range(5)}
+    fill(database, {**columns, "target": ("BIGINT", target.tolist())})
+    check_same(sums_of_table(database, "predictions"), logits, target, input="logits")
+
+
+@pytest.mark.parametrize("arrays", [False, True])
+@pytest.mark.parametrize("num_bytes", [4_000, 100_000])
+def test_batches_do_not_change_the_numbers(
+    database: Any, monkeypatch: pytest.MonkeyPatch, num_bytes: int, arrays: bool
+) -> None:
+    p, target = probabilities()
+    columns = {"probs": ("REAL[]", p.double().tolist()), "label": ("INTEGER", target.tolist())}
+    content = (columns if arrays else wide(p, target, REAL)) | {"c": ("INTEGER", [i // 4 for i in range(len(p))])}
+    fill(database, content)
+    whole = sums_of_table(database, "predictions", cluster="c").evaluate()
+    monkeypatch.setattr("dualfocal.integrations.sql.databases.BATCH_BYTES", num_bytes)
+    fractions: list[float] = []
+    table = PredictionTable.find(database, "predictions", cluster="c")
+    parts = table.sums(progress=fractions.append).evaluate()
+    assert len(fractions) > 1
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1
+    for name in (*SAME, *CLOSE):
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name), abs=1e-12)
+    assert parts.inference.joint_p_value == pytest.approx(whole.inference.joint_p_value, abs=1e-9)
 
 
 def test_text_labels_are_matched_by_name(database: Any) -> None:
@@ -140,26 +183,45 @@ def test_text_labels_are_matched_by_name(database: Any) -> None:
     names = ["it's", "back\\slash", 'a "quote"']
     columns = {f"prob_{name}": (REAL, p[:, k].double().tolist()) for k, name in enumerate(names)}
     fill(database, {**columns, "label": ("VARCHAR", [names[k] for k in target])})
-    check_same(bin_table(database, "predictions"), p, target)
+    sums = sums_of_table(database, "predictions")
+    check_same(sums, p, target)
+    assert sums.class_names == tuple(names)
 
 
-def test_class_labels_can_be_given(database: Any) -> None:
+@pytest.mark.parametrize("labels", [[7, -1, 30], [2**60, 2**60 + 1, 5]])
+def test_numbers_as_class_names(database: Any, labels: list[int]) -> None:
     p, target = probabilities(400, 3)
-    labels = [7, -1, 30]
-    columns = wide(p, target, REAL) | {"label": ("INTEGER", [labels[k] for k in target])}
+    columns = wide(p, target, REAL) | {"label": ("BIGINT", [labels[k] for k in target])}
     fill(database, columns)
-    check_same(bin_table(database, "predictions", class_labels=labels), p, target)
+    check_same(sums_of_table(database, "predictions", class_names=labels), p, target)
+
+
+def test_class_names_of_arrays(database: Any) -> None:
+    p, target = probabilities(400, 3)
+    names = ["cat", "dog", "emu"]
+    content = {"probs": ("REAL[]", p.double().tolist()), "label": ("TEXT", [names[k] for k in target])}
+    fill(database, content | {"index": ("INTEGER", target.tolist())})
+    check_same(sums_of_table(database, "predictions", class_names="cat,dog,emu"), p, target)
+    by_position = sums_of_table(database, "predictions", target="index", class_names=names)
+    check_same(by_position, p, target)
+    assert by_position.class_names == tuple(names)
+    with pytest.raises(PredictionsError, match="must be 3 distinct names"):
+        sums_of_table(database, "predictions", class_names="cat,dog")
+    query = "SELECT probs[1] AS prob_a, probs[2] AS prob_b, probs[3] AS prob_c, index AS label FROM predictions"
+    with pytest.raises(PredictionsError, match="must be those of the columns, a, b, c"):
+        sums_of_table(database, query, class_names=names)
 
 
 def test_columns_numbered_from_one_take_labels_from_one(database: Any) -> None:
     p, target = probabilities(400, 3)
     columns = {f"p{k + 1}": (REAL, p[:, k].double().tolist()) for k in range(3)}
     fill(database, {**columns, "y": ("DOUBLE PRECISION", (target + 1).double().tolist())})
-    check_same(bin_table(database, "predictions"), p, target)
+    check_same(sums_of_table(database, "predictions"), p, target)
 
 
+@pytest.mark.parametrize("binary", ["top_label", "positive"])
 @pytest.mark.parametrize("labels", ["boolean", "text"])
-def test_one_score_per_sample(database: Any, labels: str) -> None:
+def test_one_score_per_row(database: Any, labels: str, binary: str) -> None:
     score = torch.rand(500)
     target = (torch.rand(500) < score).long()
     kinds = {"boolean": ("BOOLEAN", target.bool().tolist()), "text": ("TEXT", [["no", "yes"][k] for k in target])}
@@ -167,72 +229,90 @@ def test_one_score_per_sample(database: Any, labels: str) -> None:
     table = PredictionTable.find(
         database, "predictions", probs="score", target="outcome", positive="yes" if labels == "text" else None
     )
-    check_same(table.bin(), score, target, binary="top_label")
+    check_same(table.sums(binary=binary), score, target, binary=binary)
+    if binary == "top_label":  # the default
+        check_same(table.sums(), score, target, binary=binary)
 
 
-def test_groups_have_their_own_sums(database: Any) -> None:
+def test_one_logit_per_row(database: Any) -> None:
+    score = torch.tensor([-torch.inf, 3.0, 1.0, 0.5, -2.0], dtype=torch.float64)
+    target = torch.tensor([0, 1, 1, 0, 0])
+    fill(database, {"score": (DOUBLE, score.tolist()), "y": ("INTEGER", target.tolist())})
+    sums = sums_of_table(database, "predictions", logits="score", binary="positive")
+    check_same(sums, score, target, input="logits", binary="positive")
+
+
+@pytest.mark.parametrize("num_bytes", [20_000, 64_000_000])
+def test_groups_have_their_own_sums(database: Any, monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
+    monkeypatch.setattr("dualfocal.integrations.sql.databases.BATCH_BYTES", num_bytes)
     p, target = probabilities()
     group = torch.randint(3, (len(p),))
     names = ["north", "south", ""]
     fill(database, {**wide(p, target, REAL), "region": ("TEXT", [names[k] for k in group])})
     table = PredictionTable.find(database, "predictions", group="region")
-    states = table.bin_groups()
-    assert list(states) == sorted(names)
+    sums = table.sums_by_group()
+    assert list(sums) == sorted(names)
     for k, name in enumerate(names):
-        check_same(states[name], p[group == k], target[group == k])
-    check_same(table.bin(), p, target)
+        check_same(sums[name], p[group == k], target[group == k])
+    check_same(table.sums(), p, target)
 
 
-def test_logits_are_within_tolerance(database: Any) -> None:
-    """Counts of bins differ only for probabilities within 2^-32 of an edge; here none is."""
-    logits = 4 * torch.randn(2000, 5, dtype=torch.float64)
-    target = torch.multinomial(logits.softmax(1), 1)[:, 0]
-    logits[0, 1:] = -torch.inf
-    logits[1], logits[2] = logits[1] + 5000, logits[2] * 300
-    logits[3] = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0])
-    target[0], target[4] = 0, 2
-    columns = {f"logit_{k}": (DOUBLE, logits[:, k].tolist()) for k in range(5)}
-    fill(database, {**columns, "target": ("BIGINT", target.tolist())})
-    actual, expected = bin_table(database, "predictions"), BinnedPredictions.from_predictions(logits, target)
-    assert torch.equal(actual.classes.count, expected.classes.count)
-    assert torch.equal(actual.classes.correct, expected.classes.correct)
-    assert int((actual.fine.count - expected.fine.count).abs().sum()) <= 2
-    for name in ("nll", "brier"):
-        assert abs(getattr(actual, name) - getattr(expected, name)) <= 2 * len(logits)
-    assert float((actual.classes.confidence - expected.classes.confidence).abs().max()) < 1e-6
-    assert float((actual.squares.double() - expected.squares.double()).abs().max()) < 1e-6
+@pytest.mark.parametrize("kind", ["BIGINT", "TEXT"])
+def test_clusters(database: Any, kind: str) -> None:
+    p, target = probabilities(1000)
+    clusters = np.arange(1000) // 8
+    names = clusters if kind == "BIGINT" else clusters.astype(str)
+    groups = ["ab"[k % 2] for k in range(1000)]
+    content = wide(p, target, REAL) | {"patient": (kind, names.tolist()), "g": ("TEXT", groups)}
+    fill(database, content)
+    check_same(sums_of_table(database, "predictions", cluster="patient"), p, target, clusters=names)
+    actual = evaluate_table(database, "predictions", cluster="patient")
+    expected = CalibrationSums.from_predictions(p, target, input="probs", clusters=names).evaluate()
+    assert actual.inference.joint_p_value == pytest.approx(expected.inference.joint_p_value, abs=1e-9)
+    assert actual.inference.debiased_ece == pytest.approx(expected.inference.debiased_ece, abs=1e-9)
+    table = PredictionTable.find(database, "predictions", cluster="patient", group="g")
+    assert [sums.num_clusters for sums in table.sums_by_group().values()] == [125, 125]
+    query = "SELECT p.*, NULLIF(p.patient, n.patient) AS c FROM predictions AS p, (SELECT MIN(patient) AS patient "
+    with pytest.raises(PredictionsError, match=r'8 of 1,000 rows .* "c" IS NOT NULL'):
+        sums_of_table(database, query + "FROM predictions) AS n", cluster="c")
+
+
+def test_adaptive_ece_and_aurc_are_close_to_those_of_rows() -> None:
+    p = (2 * torch.randn(50_000, 4, dtype=torch.float64)).softmax(1)
+    target = torch.multinomial((p.log() / 1.3).softmax(1), 1)[:, 0]
+    table = pyarrow.table({**{f"p{k}": p[:, k].numpy() for k in range(4)}, "y": target.numpy()})
+    with duckdb.connect() as database:
+        database.register("predictions", table)
+        actual = evaluate_table(database, "predictions", inference=False)
+    expected = evaluate(p, target, input="probs", inference=False)
+    for name in CLOSE:
+        assert getattr(actual, name) == pytest.approx(getattr(expected, name), rel=1e-3), name
 
 
 def test_the_verdict_is_that_of_python(database: Any) -> None:
     p, target = probabilities(1000)
     fill(database, wide(p, target, REAL))
     actual = evaluate_table(database, "predictions")
-    expected = BinnedPredictions.from_predictions(p, target, input="probs").evaluate()
-    assert actual.verdict() == expected.verdict()
-    assert actual.inference == expected.inference
-    assert (actual.ece, actual.aurc, actual.brier) == (expected.ece, expected.aurc, expected.brier)
-    assert actual.nll == pytest.approx(expected.nll, abs=2**-32)
+    expected = evaluate(p, target, input="probs", inference=True)
+    for name in SAME:
+        assert getattr(actual, name) == pytest.approx(getattr(expected, name), abs=1e-9), name
+    assert actual.verdict().split(". ")[0] == expected.verdict().split(". ")[0]
 
 
-def test_the_result_is_a_table_of_binned_predictions(database: Any) -> None:
-    """The SQL can be run elsewhere, and its result read later."""
-    p, target = probabilities(300)
-    fill(database, wide(p, target, REAL))
-    query = reduction_query("predictions", [f"prob_{k}" for k in range(5)], "label", dtype="float32")
-    cursor = database.execute(query)
-    names = [column[0] for column in cursor.description]
-    columns = dict(zip(names, zip(*cursor.fetchall(), strict=True), strict=True))
-    expected = BinnedPredictions.from_predictions(p, target, input="probs")
-    assert BinnedPredictions.from_table(columns, num_classes=5, edges=expected.edges).classes == expected.classes
+def test_a_connection_that_commits_by_itself(postgres: Any) -> None:
+    """Named cursors need a transaction, or must be kept."""
+    import psycopg
+
+    with psycopg.connect(postgres.info.dsn, autocommit=True) as connection:
+        values = "VALUES (0.25::real, 0.75::real, 1), (0.5, 0.5, 0)"
+        assert sums_of_table(connection, f"SELECT * FROM ({values}) AS t (p0, p1, y)").num_samples == 2
 
 
-def test_bins_by_hand_are_read_back(database: Any) -> None:
-    confidence, correct = torch.rand(500, dtype=torch.float64), torch.rand(500) < 0.5
-    fill(database, {"c": (DOUBLE, confidence.tolist()), "hit": ("INTEGER", correct.long().tolist())})
-    query = """SELECT CAST(CEIL(u * 4 / 4294967296e0) AS INTEGER) - 1, COUNT(*), SUM(u), SUM(hit)
-    FROM (SELECT hit, CAST(c * 4294967296e0 AS BIGINT) AS u FROM predictions) AS t GROUP BY 1"""
-    bins = BinStats.from_table(database.execute(query).fetchall(), num_bins=4)
-    assert bins == BinStats.from_confidence(confidence, correct, num_bins=4)
+def test_errors_in_the_middle_of_the_rows_are_one_line() -> None:
+    label = "CAST(CASE WHEN range = 900000 THEN 'x' ELSE '1' END AS INTEGER) AS label"
+    with duckdb.connect() as database, pytest.raises(ValueError, match="Could not convert string 'x'") as error:
+        sums_of_table(database, f"SELECT 0.25 AS p0, 0.75 AS p1, {label} FROM range(1000000)")
+    assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -255,11 +335,11 @@ def test_invalid_rows_are_counted_and_refused(database: Any, row: tuple[Any, ...
     first, second, label = ([r[i] for r in rows] for i in range(3))
     fill(database, {"p0": (DOUBLE, first), "p1": (DOUBLE, second), "y": (DOUBLE, label)})
     with pytest.raises(PredictionsError, match="3 of 8 rows") as error:
-        bin_table(database, "predictions")
+        sums_of_table(database, "predictions")
     assert rule in str(error.value)
     assert "WHERE" in str(error.value)
     valid = "SELECT * FROM predictions WHERE p0 = 0.25 -- the rest is invalid"
-    assert bin_table(database, valid).num_samples == 5
+    assert sums_of_table(database, valid).num_samples == 5
 
 
 def test_invalid_logits_arrays_and_groups_are_refused(database: Any) -> None:
@@ -268,19 +348,19 @@ def test_invalid_logits_arrays_and_groups_are_refused(database: Any) -> None:
     fill(database, {"logits": (f"{DOUBLE}[]", values), "y": ("INTEGER", [0] * 7), "g": ("TEXT", groups)})
     first = "SELECT * FROM predictions ORDER BY CASE WHEN logits[1] = 1 AND logits[2] = 2 THEN 0 ELSE 1 END"
     with pytest.raises(PredictionsError, match="6 of 7 rows") as error:
-        bin_table(database, first)
+        sums_of_table(database, first)
     assert "NaN or +inf, and each row needs a finite value: 3 rows" in str(error.value)
     assert "must have 2 values: 2 rows" in str(error.value)
     assert "must not be NULL: 1 row" in str(error.value)
     valid = "SELECT logits, y, NULLIF(g, 'a') AS g FROM predictions WHERE logits[1] = 1 AND logits[2] = 2"
     with pytest.raises(PredictionsError, match='"g" IS NOT NULL'):
-        PredictionTable.find(database, valid, group="g").bin()
+        PredictionTable.find(database, valid, group="g").sums()
 
 
 def test_an_empty_table_has_no_samples(database: Any) -> None:
     fill(database, {"p0": (REAL, [0.5]), "p1": (REAL, [0.5]), "y": ("INTEGER", [0])})
     with pytest.raises(PredictionsError, match="no samples"):
-        bin_table(database, "SELECT * FROM predictions WHERE y > 0")
+        sums_of_table(database, "SELECT * FROM predictions WHERE y > 0")
 
 
 def test_probabilities_named_logits_are_refused(database: Any) -> None:
@@ -288,15 +368,19 @@ def test_probabilities_named_logits_are_refused(database: Any) -> None:
     columns = {f"logit_{k}": (DOUBLE, p[:, k].abs().tolist()) for k in range(5)}
     fill(database, {**columns, "y": ("INTEGER", target.tolist())})
     with pytest.raises(PredictionsError, match="--probs"):
-        bin_table(database, "predictions")
-    assert bin_table(database, "predictions", logits="logit").num_samples == 100
+        sums_of_table(database, "predictions")
+    assert sums_of_table(database, "predictions", logits="logit").num_samples == 100
 
 
-def test_too_many_groups_are_refused(database: Any) -> None:
-    n = 1001
-    fill(database, {"p0": (REAL, [0.5] * n), "p1": (REAL, [0.5] * n), "y": ("INTEGER", list(range(n)))})
-    with pytest.raises(PredictionsError, match="at most 1000 groups"):
-        PredictionTable.find(database, "SELECT *, y AS g FROM predictions", group="g").bin()
+def test_too_many_groups_are_refused(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection can be used afterwards, although rows are left."""
+    monkeypatch.setattr("dualfocal.integrations.sql.databases.BATCH_BYTES", 20_000)
+    n = 3000
+    fill(database, {"p0": (REAL, [0.5] * n), "p1": (REAL, [0.5] * n), "g": ("INTEGER", list(range(n)))})
+    query = "SELECT *, g % 2 AS y FROM predictions"
+    with pytest.raises(PredictionsError, match="at most 1000 groups") as error:
+        PredictionTable.find(database, query, group="g").sums()
+    assert sums_of_table(database, query).num_samples == n, error
 
 
 @pytest.mark.parametrize("name", ['x"; DROP TABLE victims; --', "x') OR 1=1; DROP TABLE victims; --", "x\\", "é ☃"])
@@ -309,20 +393,6 @@ def test_names_cannot_inject_sql(database: Any, name: str) -> None:
     fill(database, {**columns, f"l{name}": ("TEXT", labels), f"g{name}": ("TEXT", labels)}, name=f"t{name}")
     source = f"t{name}" if "." not in name else f'"t{name}"'
     table = PredictionTable.find(database, source, target=f"l{name}", group=f"g{name}")
-    assert sorted(table.bin_groups()) == sorted([name, "b"])
-    check_same(table.bin(), p, target)
+    assert sorted(table.sums_by_group()) == sorted([name, "b"])
+    check_same(table.sums(), p, target)
     assert database.execute("SELECT COUNT(*) FROM victims").fetchall() == [(0,)]
-
-
-def test_random_confidences_fall_into_the_same_cells() -> None:
-    """Cells of all levels, for many numbers of bins."""
-    generator = np.random.default_rng(0)
-    top = np.concatenate(
-        [generator.random(3000) / 2 + 0.5, 1 - generator.random(3000) * 2.0 ** -generator.integers(1, 36, 3000)]
-    )
-    p = torch.from_numpy(np.stack([top, 1 - top], axis=1))
-    target = torch.zeros(len(p), dtype=torch.int64)
-    with duckdb.connect() as database:
-        fill(database, wide(p, target, DOUBLE))
-        for num_bins in (1, 2, 3, 7, 100, 1000):
-            check_same(bin_table(database, "predictions", num_bins=num_bins), p, target, num_bins=num_bins)

@@ -84,7 +84,7 @@ def test_logits_are_told_from_probabilities_by_all_rows() -> None:
 
 def test_functions_and_classes_that_take_logits_by_default_refuse_probabilities() -> None:
     probs, target = torch.tensor([[0.9, 0.1], [0.3, 0.7]] * 10), torch.tensor([0, 1] * 10)
-    classes = [M.ExpectedCalibrationError(), M.AdaptiveCalibrationError(), M.BrierScore()]
+    classes = [M.ExpectedCalibrationError(), M.MaximumCalibrationError(), M.BrierScore()]
     calls = [
         lambda: M.compare(probs, probs, target),
         lambda: M.ood_auroc(probs, probs),

@@ -103,7 +103,7 @@ def mid_p_value(p: np.ndarray, hits: int) -> float:
     return min(1.0, 2 * min(half + masses[:hits].sum(), half + masses[hits + 1 :].sum()))
 
 
-@pytest.mark.parametrize(("n", "tolerance"), [(64, 1e-9), (500, 1e-3)])  # with few samples, the distribution is exact
+@pytest.mark.parametrize(("n", "tolerance"), [(64, 2e-3), (500, 1e-3)])
 def test_gaps_are_means_beside_shares(n, tolerance) -> None:
     z, target = model(n, 4, 0, bias=np.array([2.0, -1.0, 0.0, -2.0]))
     p = softmax(z)
@@ -157,7 +157,8 @@ def test_false_alarms_of_the_joint_verdict() -> None:
     for seed in range(100):
         inference = evaluate(*model(300, 4, seed), inference=True, seed=seed, draws=400).inference
         alarms += inference.joint_p_value <= 0.05
-        assert inference.joint_p_value == min(1.0, 2 * min(inference.p_value, inference.classwise.p_value))
+        weighted = min(inference.p_value / 0.8, inference.classwise.p_value / 0.2)  # groups are compared by the first
+        assert inference.joint_p_value == pytest.approx(min(1.0, weighted))
     assert alarms <= 13
 
 

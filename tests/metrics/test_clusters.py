@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from samples import draw_logits
+from samples import draw_images, draw_logits
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
@@ -174,9 +174,10 @@ def test_dense_predictions_have_one_cluster_per_image():
 def test_very_many_clusters_are_drawn_in_groups(monkeypatch):
     probs, label, cluster = clustered(600, 3)
     exact = evaluate(probs, label, cluster).inference
-    monkeypatch.setattr("dualfocal.metrics.inference.cluster_noise.MOST_CLUSTERS", 200)
+    monkeypatch.setattr("dualfocal.metrics.units.MOST_UNITS", 200)
     grouped = evaluate(probs, label, cluster).inference
-    assert grouped.clusters == exact.clusters
+    assert grouped.clusters.number == exact.clusters.number == 600
+    assert grouped.clusters.design_effect == pytest.approx(exact.clusters.design_effect, rel=0.2)
     assert grouped.floors["ece"].mean == pytest.approx(exact.floors["ece"].mean, rel=0.1)
 
 
@@ -331,3 +332,31 @@ def test_few_clusters_are_not_called_few_samples() -> None:
     logits, target = draw_logits(600, 3, scale=1.0)
     verdict = M.evaluate(logits, target, inference=True, clusters=torch.arange(600) % 3).verdict()
     assert "too few clusters to detect a gap of any size" in verdict
+
+
+def test_images_are_clusters_by_default_with_inference():
+    logits, target = draw_images(30)
+    default = M.evaluate(logits, target, inference=True)
+    assert default.to_dict() == M.evaluate(logits, target, inference=True, clusters=np.arange(30)).to_dict()
+    independent = M.evaluate(logits, target, inference=True, clusters="none")
+    assert independent.inference.clusters is None
+    assert independent.inference.floors["ece"].mean < default.inference.floors["ece"].mean
+    assert default.inference.clusters.design_effect > 5
+    assert M.evaluate(logits, target).debiased_ece == independent.debiased_ece
+    with pytest.warns(UserWarning, match="pixels of one image are treated as independent"):
+        assert M.evaluate(logits[:1], target[:1], inference=True).inference.clusters is None
+    with pytest.raises(ValueError, match="\"none\", got 'images'"):
+        M.evaluate(logits, target, inference=True, clusters="images")
+    alone = torch.cat([target[:1], torch.full_like(target[1:], -100)])
+    with pytest.raises(ValueError, match="lie in one cluster"):
+        M.evaluate(logits, alone, inference=True)
+
+
+def test_comparisons_resample_images_by_default():
+    logits, target = draw_images(30)
+    comparison = M.compare(logits, 0.7 * logits, target)
+    assert comparison.num_clusters == 30
+    assert M.compare(logits, 0.7 * logits, target, clusters="none").num_clusters is None
+    with pytest.raises(ValueError, match=r"at least 10 clusters .* got 5"):
+        M.compare(logits[:5], logits[:5], target[:5])
+    assert compare_calibrators(logits, target, ["temperature"], repeats=1).num_clusters == 30

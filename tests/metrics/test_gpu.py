@@ -12,16 +12,13 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 NAMES = ["ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece", "nll", "brier_score", "error_rate", "aurc"]
 
-FLOAT64 = ("classwise_ece", "kde_ece", "error_rate")  # the kernels for CUDA compute in float32
-
 
 @for_each(name=[*NAMES, "kde_ece"], num_classes=[3, 70], dtype=[torch.float32, torch.bfloat16])
 def test_equals_the_cpu(name, num_classes, dtype) -> None:
     logits, target = draw_logits(3000, num_classes, overconfidence=1.3)
     logits = logits.to(dtype)
     metric = getattr(M, name)
-    tolerance = 1e-8 if name in FLOAT64 else 1e-6
-    assert metric(logits.cuda(), target.cuda()) == pytest.approx(metric(logits, target), abs=tolerance)
+    assert metric(logits.cuda(), target.cuda()) == pytest.approx(metric(logits, target), abs=1e-9)
 
 
 def test_evaluate_compare_and_ood() -> None:
@@ -39,7 +36,19 @@ def test_evaluate_compare_and_ood() -> None:
     assert M.ood_auroc(logits.cuda(), logits.cuda() / 2) == pytest.approx(M.ood_auroc(logits, logits / 2), abs=1e-9)
 
 
+def test_sums() -> None:
+    logits, target = draw_logits(3000, 10, overconfidence=1.3)
+    clusters = torch.arange(3000) // 20
+    here = M.CalibrationSums.from_predictions(logits, target, clusters=clusters)
+    there = M.CalibrationSums.from_predictions(logits.cuda(), target.cuda(), clusters=clusters.cuda())
+    assert there.evaluate().scalars() == pytest.approx(here.evaluate().scalars(), abs=1e-8)
+    p, guess = logits.cuda().double().softmax(1).max(1)
+    confidences = M.CalibrationSums.from_confidences(p, guess == target.cuda(), nll=-p.log())
+    assert confidences.evaluate(inference=False).ece == pytest.approx(here.evaluate(inference=False).ece, abs=1e-9)
+
+
 def test_what_crosses_is_small(monkeypatch) -> None:
+    """Numbers of samples cross, and never the predictions."""
     logits, target = (x.cuda() for x in draw_logits(200_000, 10, overconfidence=1.3))
     crossed = []
     for name in ("cpu", "to", "tolist", "numpy"):
@@ -54,7 +63,7 @@ def test_what_crosses_is_small(monkeypatch) -> None:
         monkeypatch.setattr(torch.Tensor, name, watch)
     M.evaluate(logits, target, inference=True)
     assert crossed
-    assert max(crossed) <= len(target)  # for the exact test of a class, its column; never all predictions
+    assert max(crossed) < logits.numel()
 
 
 def test_streaming() -> None:
@@ -62,12 +71,11 @@ def test_streaming() -> None:
     for make in (
         M.ExpectedCalibrationError,
         lambda: M.ClasswiseCalibrationError(10),
-        M.AdaptiveCalibrationError,
         M.BrierScore,
     ):
         here, there = make(), make().cuda()
         for part in (slice(0, 1000), slice(1000, 3000)):
             here.update(logits[part], target[part])
             there.update(logits[part].cuda(), target[part].cuda())
-        assert there.compute().item() == pytest.approx(here.compute().item(), abs=1e-6)
+        assert there.compute().item() == pytest.approx(here.compute().item(), abs=1e-9)
         assert there.compute().is_cuda

@@ -13,7 +13,7 @@ from case_loops import for_each
 
 from dualfocal import metrics as M
 from dualfocal.cli import main
-from dualfocal.predictions import PredictionsError, bin_predictions, load_predictions, stream_predictions
+from dualfocal.predictions import PredictionsError, load_predictions, stream_predictions, sum_predictions
 
 evaluate = partial(M.evaluate, input="probs")
 
@@ -95,10 +95,10 @@ def test_metrics_are_those_of_the_divided_rows() -> None:
 
 
 def test_the_error_is_half_a_step_and_what_the_division_changes() -> None:
-    rounded, target = [[0.5, 0.5, 0.0], [0.4, 0.3, 0.2]], [0, 0]
+    rounded, target = [[0.5, 0.5, 0.0], [0.4, 0.3, 0.2]] * 10, [0, 0] * 10
     first, second = 0.05**2, (0.05 + 0.4 / 0.9 - 0.4) ** 2
     assert evaluate(rounded, target).rounding.error ** 2 == pytest.approx((first + second) / 2, rel=1e-12)
-    weighted = evaluate(rounded, target, sample_weight=[0.5, 1.5]).rounding
+    weighted = evaluate(rounded, target, sample_weight=[0.5, 1.5] * 10).rounding
     assert weighted.error**2 == pytest.approx(0.25 * first + 0.75 * second, rel=1e-12)
 
 
@@ -131,7 +131,7 @@ def test_a_sum_that_rounding_does_not_explain_is_an_error(case) -> None:
     rounded = probs.round(2)
     assert evaluate(rounded, target).num_samples == 300
     rounded[170] = row
-    for metric in (M.ece, M.nll, M.evaluate, M.BinnedPredictions.from_predictions):
+    for metric in (M.ece, M.nll, M.evaluate, M.CalibrationSums.from_predictions):
         with pytest.raises(ValueError, match=f"rounded to two decimals.* at most 0.005: row 170 {problem}"):
             metric(rounded, target, input="probs")
     with pytest.raises(ValueError, match="write the probabilities with more decimals"):
@@ -265,14 +265,13 @@ def test_a_stream_is_treated_like_the_file(tmp_path) -> None:
     rounded, names = probs.round(2), list("abcdefghij")
     path = write(tmp_path / "a.csv", rounded, target, names)
     stream = stream_predictions(path, num_rows=300)
-    state, expected = stream.bin(), evaluate(rounded, target)
-    assert state.evaluate(inference=False).ece == expected.ece
-    assert bin_predictions(path).to_dict() == state.to_dict()
-    assert stream.rounding.error == pytest.approx(expected.rounding.error, rel=1e-12)
-    assert replace(stream.rounding, error=0.0) == replace(expected.rounding, error=0.0)
+    state, expected = stream.sums(), evaluate(rounded, target)
+    assert state.evaluate(inference=False).ece == pytest.approx(expected.ece, rel=1e-12)
+    assert state.rounding.error == pytest.approx(expected.rounding.error, rel=1e-12)
+    assert replace(state.rounding, error=0.0) == replace(expected.rounding, error=0.0)
     rounded[777] = 0.08
     with pytest.raises(PredictionsError, match=r"b\.csv: .*rounded to two decimals.* row 777 sums to 0\.8"):
-        bin_predictions(write(tmp_path / "b.csv", rounded, target, names), probs=",".join(names))
+        sum_predictions(write(tmp_path / "b.csv", rounded, target, names), probs=",".join(names))
 
 
 def test_a_file_read_in_one_pass_gets_the_same_verdict(tmp_path, capsys) -> None:

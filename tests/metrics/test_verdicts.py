@@ -73,11 +73,8 @@ def test_class_1_has_probabilities_and_frequencies() -> None:
 
 
 def test_numbers_of_one_are_in_the_singular() -> None:
-    monitor = M.CalibrationMonitor()
-    batch = monitor.collect([[0.7, 0.3]], [0], input="probs")
-    assert repr(batch) == "MonitorBatch(1 sample, 15 bins, 2 classes)"
-    state = M.BinnedPredictions.from_predictions([[0.7, 0.3]], [0], input="probs", num_bins=1)
-    assert repr(state) == "BinnedPredictions(1 sample, 2 classes, 1 bin)"
+    sums = M.CalibrationSums.from_predictions([[0.7, 0.3]], [0], input="probs", num_bins=1, clusters="a")
+    assert repr(sums) == "CalibrationSums(1 sample in 1 cluster, 2 classes, 1 bin)"
 
 
 def test_small_p_values_are_not_0() -> None:

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from dualfocal import evaluate
-from dualfocal.metrics import BinnedPredictions
+from dualfocal.metrics import CalibrationSums
 from dualfocal.predictions import (
     PredictionsError,
     TooLargeError,
-    bin_predictions,
     load_predictions,
     save_predictions,
     stream_predictions,
+    sum_predictions,
 )
 
 N, C = 203, 3
@@ -46,7 +46,7 @@ def check_same(path: Path, *, num_rows: int | None = None, **options: object) ->
 
 def errors(path: Path, num_rows: int = 50, **options: object) -> str:
     with pytest.raises(PredictionsError) as refused:
-        stream_predictions(path, num_rows=num_rows, **options).bin()
+        stream_predictions(path, num_rows=num_rows, **options).sums()
     message = str(refused.value)
     assert message.startswith(f"{path}: ")
     assert len(message.splitlines()) == 1
@@ -80,20 +80,43 @@ def test_chunks_are_the_rows_of_the_file(tmp_path, suffix, dtype):
         check_same(path)
 
 
-def test_an_evaluation_has_the_same_bits_and_its_bounds_hold(tmp_path):
+def check_numbers(actual: CalibrationSums, expected: CalibrationSums) -> None:
+    assert repr(actual) == repr(expected)
+    streamed, whole = (sums.evaluate(inference=False) for sums in (actual, expected))
+    for name in ("error", "nll", "brier", "ece", "mce", "classwise_ece", "adaptive_ece", "aurc"):
+        assert getattr(streamed, name) == pytest.approx(getattr(whole, name), abs=1e-12)
+
+
+@pytest.mark.parametrize("num_rows", SIZES)
+def test_the_numbers_do_not_depend_on_the_chunks(tmp_path, num_rows):
     path = tmp_path / "file.safetensors"
     save_predictions(path, torch.tensor(PROBS).float(), input="probs", target=torch.tensor(TARGET))
     data = load_predictions(path)
     exact = evaluate(data.values, data.target, input="probs", inference=False)
-    binned = stream_predictions(path, num_rows=13).bin()
-    assert (
-        binned == BinnedPredictions.from_predictions(data.values, data.target, input="probs") == bin_predictions(path)
-    )
-    streamed = binned.evaluate(inference=False)
-    for name in ("error", "ece", "mce", "classwise_ece"):
-        assert getattr(streamed, name) == getattr(exact, name)
-    for name, bound in streamed.bounds.items():
-        assert abs(getattr(streamed, name) - getattr(exact, name)) <= bound
+    sums = stream_predictions(path, num_rows=num_rows).sums()
+    check_numbers(sums, CalibrationSums.from_predictions(data.values, data.target, input="probs"))
+    check_numbers(sums, sum_predictions(path))
+    for name in ("error", "nll", "brier", "ece", "mce", "classwise_ece"):
+        assert getattr(sums.evaluate(inference=False), name) == pytest.approx(getattr(exact, name), abs=1e-9)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("clusters", [np.arange(N) // 4, NAMES[np.arange(N) % 3], np.arange(N) / 1])
+def test_clusters_can_lie_in_several_chunks(tmp_path, suffix, clusters):
+    path = table(tmp_path, f"a{suffix}", **by_class("prob", PROBS), label=TARGET, patient=clusters)
+    expected = CalibrationSums.from_predictions(PROBS, TARGET, input="probs", clusters=clusters)
+    stream = stream_predictions(path, num_rows=50, cluster="patient")
+    check_numbers(stream.sums(), expected)
+    check_numbers(stream.sums(), sum_predictions(path, cluster="patient"))
+    assert stream.taken.endswith(", clusters from 'patient'")
+    intervals = [sums.evaluate().inference.debiased_ece for sums in (stream.sums(), expected)]
+    assert intervals[0] == pytest.approx(intervals[1], abs=1e-9)
+
+
+def test_clusters_must_not_change_their_meaning(tmp_path):
+    path = table(tmp_path, "a.csv", **by_class("prob", PROBS), label=TARGET, patient=[*range(150), *["x"] * 53])
+    with pytest.raises(PredictionsError, match="the clusters from row 150 on are texts, but those before are numbers"):
+        stream_predictions(path, num_rows=50, cluster="patient").sums()
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -126,8 +149,10 @@ def test_lists_percent_and_binary_scores(tmp_path):
     check_same(path, percent=True)
     path = table(tmp_path, "score.csv", score=PROBS[:, 1], outcome=np.where(TARGET == 1, "ill", "well"))
     check_same(path, probs="score", target="outcome", positive="ill")
-    state = bin_predictions(path, probs="score", target="outcome", positive="ill", binary="top_label")
-    assert state.num_samples == N
+    for binary in ("top_label", "positive"):
+        sums = sum_predictions(path, probs="score", target="outcome", positive="ill", binary=binary)
+        expected = CalibrationSums.from_predictions(PROBS[:, 1], TARGET == 1, input="probs", binary=binary)
+        check_numbers(sums, expected)
 
 
 def test_chunks_without_a_usable_row(tmp_path):
@@ -135,12 +160,12 @@ def test_chunks_without_a_usable_row(tmp_path):
     labels = [-100] * 60 + list(NAMES[TARGET[60:]])
     path = table(tmp_path, "ignored.csv", **by_class("prob", PROBS), label=labels)
     check_same(path)
-    assert stream_predictions(path, num_rows=20).bin().num_samples == N - 60
+    assert stream_predictions(path, num_rows=20).sums().num_samples == N - 60
     labels[100:150] = [""] * 50
     path = table(tmp_path, "missing.csv", **by_class("prob", PROBS), label=labels)
     check_same(path, drop_missing=True)
     stream = stream_predictions(path, num_rows=25, drop_missing=True)
-    assert stream.bin().num_samples == N - 110
+    assert stream.sums().num_samples == N - 110
     assert stream.taken.endswith("50 of 203 rows had missing values and were dropped")
     assert [row for chunk in stream for row in map(chunk.row_of_file, range(len(chunk.values)))][98:102] == [
         98,
@@ -166,7 +191,7 @@ def test_text_with_quotes_empty_lines_and_other_line_ends(tmp_path):
 def test_progress_goes_to_the_end(tmp_path):
     for name in ("a.csv", "a.csv.gz", "a.parquet"):
         fractions: list[float] = []
-        stream_predictions(table(tmp_path, name, **by_class("prob", PROBS), label=TARGET), num_rows=50).bin(
+        stream_predictions(table(tmp_path, name, **by_class("prob", PROBS), label=TARGET), num_rows=50).sums(
             progress=fractions.append
         )
         assert fractions == sorted(fractions)
@@ -257,7 +282,7 @@ def test_rows_that_do_not_fit_and_files_without_rows(tmp_path):
     long = tmp_path / "long.csv"
     long.write_text("prob_a,prob_b,label\n0.5,0.5,0\n0.5,0." + "5" * 5_000_000 + ",1\n")
     with pytest.raises(TooLargeError, match="the limit is 4"):
-        stream_predictions(long, max_memory=4_000_000).bin()
+        stream_predictions(long, max_memory=4_000_000).sums()
     assert errors(table(tmp_path, "b.csv", **by_class("prob", PROBS[:0]), label=[])) == "has no rows"
     assert errors(table(tmp_path, "b.parquet", **by_class("prob", PROBS[:0]), label=TARGET[:0])) == "has no rows"
 

@@ -59,18 +59,18 @@ def png(figure: Figure, dpi: int = 50) -> tuple[int, int]:
 
 
 def assert_drawn(top: Axes, strip: Axes, result: Evaluation) -> None:
-    full = (result.bins.count > 0).numpy()
-    accuracy, confidence = result.bins.accuracy.numpy(), result.bins.mean_confidence.numpy()
+    full = result.bins.count > 0
+    accuracy, confidence = result.bins.accuracy, result.bins.mean_confidence
     drawn = bars(top)
-    np.testing.assert_array_equal(drawn["accuracy"][:, 0], result.bins.edges[:-1].numpy())
+    np.testing.assert_array_equal(drawn["accuracy"][:, 0], result.bins.edges[:-1])
     np.testing.assert_array_equal(drawn["accuracy"][:, 2], np.where(full, accuracy, 0))
     gaps = np.concatenate([gap for gap in (drawn[BEYOND], drawn[WITHIN]) if len(gap)])
     gaps = gaps[gaps[:, 0].argsort()]
     np.testing.assert_array_equal(gaps[:, 1], accuracy[full])
     np.testing.assert_allclose(gaps[:, 2], (confidence - accuracy)[full], atol=1e-15)
     heights = [bar.get_height() for bar in strip.patches]
-    np.testing.assert_allclose(heights, 100 * result.bins.count.numpy() / result.num_samples)
-    np.testing.assert_allclose([bar.get_x() for bar in strip.patches], result.bins.edges[:-1].numpy())
+    np.testing.assert_allclose(heights, 100 * result.bins.count / result.num_samples)
+    np.testing.assert_allclose([bar.get_x() for bar in strip.patches], result.bins.edges[:-1])
     assert f"ECE {100 * result.ece:.1f} %" in top.texts[0].get_text()
     assert top.get_title().endswith(f", N = {result.num_samples:,}")
 
@@ -102,8 +102,8 @@ def test_five_evaluations_each_in_a_diagram_of_its_own():
 def test_gaps_beyond_the_range_of_a_calibrated_model_are_marked():
     result = evaluation(3000, 2.5)
     [(top, _)] = diagrams(reliability_figure({"": result}))
-    drawn, edges = bars(top), result.bins.edges.numpy()
-    full = np.flatnonzero(result.bins.count.numpy())
+    drawn, edges = bars(top), result.bins.edges
+    full = np.flatnonzero(result.bins.count)
     ranges = dict(zip(full, whiskers(top), strict=True))
     assert len(drawn[BEYOND]) >= 8
     assert (drawn[BEYOND][:, 2] > 0).all()  # over-confident: from the accuracy up
@@ -119,7 +119,7 @@ def test_few_bins_of_calibrated_models_are_beyond():
     beyond = num_bins = 0
     for seed in range(40):
         result = evaluation(2000, seed=seed)
-        accuracy = result.bins.accuracy[result.bins.count > 0].numpy()
+        accuracy = result.bins.accuracy[result.bins.count > 0]
         [(top, _)] = diagrams(reliability_figure({"": result}))
         low, high = whiskers(top).T
         beyond += ((accuracy < low - 1e-12) | (accuracy > high + 1e-12)).sum()

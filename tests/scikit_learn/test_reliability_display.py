@@ -38,7 +38,7 @@ def test_it_draws_the_evaluation_of_the_predictions() -> None:
     assert display.ax_.get_title() == r"\$model\$"
     assert (display.ax_.get_xlabel(), display.ax_.get_ylabel()) == ("confidence", "accuracy")
     bars = [bar.get_height() for bar in display.ax_.containers[0]]
-    np.testing.assert_allclose(bars, np.nan_to_num(expected.bins.accuracy.numpy()))
+    np.testing.assert_allclose(bars, np.nan_to_num(expected.bins.accuracy))
     assert "90 % range of a calibrated model, per bin" in display.ax_.get_legend_handles_labels()[1]
     assert f"noise floor {100 * expected.inference.floors['ece'].mean:.1f} %" in display.ax_.texts[0].get_text()
     without = ReliabilityDisplay.from_predictions(TARGET, PROBS, n_bins=10, inference=False)

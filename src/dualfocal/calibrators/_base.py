@@ -27,7 +27,6 @@ from dualfocal.checks import check_choice
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.rows import INPUTS, ROUNDING, Rows, are_probabilities, as_rows
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.scores import mean
 
 CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements mapped at a time, unless gradients are needed
 
@@ -118,7 +117,7 @@ class Calibrator(nn.Module, ABC):
         kind = kind_of(values, rows.input)
         data_digest, zeros, impossible, given_nll = digest(rows.values), None, list[Note](), None
         if rows.input == "probs":
-            given_nll = mean(scan(rows, scores=True).nll)  # raises if the values are not probabilities
+            given_nll = float(scan(rows, scores=True).nll.mean())  # raises if the values are not probabilities
             zeros = zero_values(rows)
             impossible = impossible_labels(rows, zeros)
             logits = log_probs(values, zeros)

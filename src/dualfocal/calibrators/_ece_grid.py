@@ -9,10 +9,11 @@ from torch import Tensor
 
 from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._tiles import ShiftedLogits, exponent_floor
+from dualfocal.metrics.cells import bin_index, equal_edges
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.units import ONE, Binner, equal_edges, scatter_sum
 
+ONE = 1 << 32  # confidences are rounded to 1 / ONE: sums of whole numbers are exact, and so is a tie of two errors
 GRID = 100  # temperatures 0.1, 0.2, ..., 10.0
 BLOCK_CPU, BLOCK_DEVICE = 1 << 12, 1 << 17  # rows that are binned together at all temperatures
 NEAR = 4e-6  # error bound of a confidence computed in float32
@@ -27,7 +28,8 @@ def search_grid(rows: Rows, num_bins: int) -> tuple[float, float, float]:
     Single-precision logits are first searched in float32. The effect of rounding on the ECE is bounded; if several
     temperatures remain possible minima within that bound, they are compared again in float64.
     """
-    correct, wide = scan(rows).right, wide_dtype(rows.values)
+    correct = torch.from_numpy(scan(rows).right).to(rows.values.device)
+    wide = wide_dtype(rows.values)
     tenths = list(range(1, GRID + 1))
     most_rows = BLOCK_CPU if rows.values.is_cpu else BLOCK_DEVICE
     data = ShiftedLogits(rows, most_rows=most_rows)
@@ -53,7 +55,7 @@ def _grid_errors(
     ``near = 0`` the sums are exact; otherwise those at high T are interpolated if rows are long.
     """
     n, device = len(data), data.target_logit.device
-    binner = Binner(equal_edges(num_bins, torch.float64, device))
+    edges = equal_edges(num_bins)
     direct = [i for i in tenths if near == 0 or data.dim == 0 or i < INTERPOLATE_FROM]
     nodes, matrix = _interpolation(tenths[len(direct) :])
     block = data.step * max(1, BLOCK_CPU // data.step)
@@ -69,14 +71,15 @@ def _grid_errors(
         if len(nodes):
             sums = torch.cat([sums[: len(direct)], matrix.to(sums) @ sums[len(direct) :]])
         units = sums.reciprocal().mul_(ONE).round_()
-        index = binner(units.view(-1)).view_as(units)
+        index = torch.from_numpy(bin_index((units.view(-1) / ONE).cpu().numpy(), edges)).to(device).view_as(units)
         index += num_bins * torch.arange(len(tenths), device=device)[:, None]
         if near > 0:
             place = units * (num_bins / ONE)
             edge = place.round().clamp_(1, num_bins - 1)  # there is no bin beyond the first and the last edge
             close += (place.sub_(edge).abs_() <= near * num_bins).sum(1)
         units -= ONE * correct[part.stop - local.stop : part.stop].to(units.dtype)
-        gaps += scatter_sum(index.view(-1), units.view(-1), gaps.numel()).view_as(gaps).long()  # integers: exact
+        sums = torch.zeros(gaps.numel(), dtype=units.dtype, device=device).index_add_(0, index.view(-1), units.view(-1))
+        gaps += sums.view_as(gaps).long()
     errors = gaps.abs().sum(1).cpu().numpy() / (ONE * n)
     return errors, near + 2 * close.cpu().numpy() / n
 

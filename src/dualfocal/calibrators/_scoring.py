@@ -16,6 +16,7 @@ from dualfocal.calibrators._fit_report import FitReport
 from dualfocal.calibrators.notes import Note, merge_folds
 from dualfocal.calibrators.temperature import TemperatureScaling
 from dualfocal.metrics.comparison import LEAST, Difference, interval
+from dualfocal.metrics.draws import Settings
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.label_noise import label_noise
 from dualfocal.metrics.resampling import Array, ShareDone, resample
@@ -96,7 +97,7 @@ def score(
     """
     scanned = [(rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)) for rows in repeats]
     if evaluation is None:
-        evaluation = evaluate_rows(*scanned[0], num_bins, inference=True, level=level, seed=seed)
+        evaluation = evaluate_rows(*scanned[0], num_bins, settings=Settings(level=level, seed=seed))
     evaluations = [evaluation, *(evaluate_rows(*repeat, num_bins) for repeat in scanned[1:])]
     scores = {metric: sum(getattr(e, metric) for e in evaluations) / len(evaluations) for metric in COMPARED}
     draws, noise = {}, dict[str, float]()

@@ -139,7 +139,7 @@ def apply_calibrator(
             scored = as_rows(predictions, target, input=input, ignore_index=ignore_index, binary=binary)
             stats = scan(scored, scores=True, classwise=True)
             scores[name] = evaluate_rows(scored, stats, NUM_BINS)
-            losses.append(stats.nll)
+            losses.append(torch.from_numpy(stats.nll))
         change = _paired_change(*losses)
     old, new = (logits > 0 if logits.ndim == 1 else logits.argmax(1) for logits in (before, after))
     return Application(calibrated, target, new.numel(), int((old != new).sum()), scores, change, on_fit_data, unusable)

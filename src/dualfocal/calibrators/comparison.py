@@ -10,7 +10,7 @@ from typing import Generic
 from dualfocal.calibrators._scoring import AnyScore, MethodScore, Score
 from dualfocal.calibrators.notes import Note
 from dualfocal.metrics.comparison import Difference
-from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
+from dualfocal.metrics.inference_result import ENOUGH_CLUSTERS
 from dualfocal.metrics.result import finite
 from dualfocal.tables import Table
 

@@ -35,7 +35,6 @@ from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.multilabel.entries import as_entries
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.scores import mean
 
 FEW = 10  # positive or negative samples of a label; with fewer, its map is mostly the prior
 MANY = 50  # logits; fewer can all lie in [0, 1] by chance
@@ -107,7 +106,7 @@ class MultilabelCalibrator(Calibrator):
             pooled = entries.pooled()
             zeros = zero_values(pooled)
             impossible = impossible_labels(pooled, zeros)
-            nll_before = mean(scan(pooled, scores=True).nll)
+            nll_before = float(scan(pooled, scores=True).nll.mean())
         z = _log_odds(values, entries.input, zeros).to(wide_dtype(values))
         infinite = keep & ~z.isfinite()
         if bool(infinite.any()):

@@ -24,12 +24,12 @@ from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.multilabel import MULTILABEL_CALIBRATORS, entry_nll, make_multilabel_calibrator
 from dualfocal.checks import check_count, check_known, check_level
 from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.cells import bin_index, equal_edges
 from dualfocal.metrics.comparison import Difference
 from dualfocal.metrics.multilabel.entries import Entries, as_entries
 from dualfocal.metrics.multilabel.evaluation import macro_floor_mean
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import finite
-from dualfocal.metrics.units import Binner, equal_edges, scatter_sum, to_units
 from dualfocal.tables import Table
 
 LARGEST = 28.0  # log-odds for the noise of labels: a probability of about 1e-12
@@ -241,15 +241,15 @@ class _CrossValidation:
     def _losses(self, z: Tensor) -> Tensor:
         """Return the summed NLL of each cluster."""
         losses = entry_nll(z, self.hit).where(self.keep, 0.0).sum(1)
-        return scatter_sum(self.cluster, losses, self.number)
+        return _summed(self.cluster, losses, self.number)
 
     def _macro_error(self, p: Tensor, hit: Tensor) -> float:
         """Return the mean ECE of the labels that have entries."""
         num_labels, bins = p.shape[1], self.num_bins
-        units = to_units(p.T[self.keep.T].contiguous())  # label by label
+        entries = p.T[self.keep.T].double()  # label by label
         label = torch.arange(num_labels, device=p.device)[:, None].expand(p.T.shape)[self.keep.T]
-        index = label * bins + Binner(equal_edges(bins, device=p.device))(units)
-        gap = scatter_sum(index, p.T[self.keep.T] - hit.T[self.keep.T].double(), num_labels * bins)
+        index = label * bins + torch.from_numpy(bin_index(entries.cpu().numpy(), equal_edges(bins))).to(p.device)
+        gap = _summed(index, entries - hit.T[self.keep.T].double(), num_labels * bins)
         count = self.keep.sum(0)
         ece = gap.view(num_labels, bins).abs().sum(1) / count.clamp(min=1)
         return float(ece[count > 0].mean())
@@ -262,7 +262,7 @@ class _CrossValidation:
             return Difference(before, after, -math.inf, math.inf)
         if a is b:
             return Difference(before, after, 0.0, 0.0)
-        entries = scatter_sum(self.cluster, self.keep.sum(1).double(), self.number)
+        entries = _summed(self.cluster, self.keep.sum(1).double(), self.number)
         scatter = self.losses[b.name] - self.losses[a.name] - change * entries
         variance = float((scatter**2).sum()) * self.number / (self.number - 1) / self.num_entries**2
         variance = max(variance, (b.noise["nll"] - a.noise["nll"]) ** 2)
@@ -274,5 +274,9 @@ class _CrossValidation:
     def _design_effect(self) -> float:
         """Variance of the mean of (p - y), relative to independent entries; at least 1."""
         residual = (self.log_odds.sigmoid() - self.hit.double()).where(self.keep, 0.0)
-        sums = scatter_sum(self.cluster, residual.sum(1), self.number)
+        sums = _summed(self.cluster, residual.sum(1), self.number)
         return max(1.0, float((sums**2).sum() / (residual**2).sum().clamp(min=1e-300)))
+
+
+def _summed(index: Tensor, values: Tensor, size: int) -> Tensor:
+    return torch.zeros(size, dtype=values.dtype, device=values.device).index_add_(0, index, values)

@@ -84,7 +84,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="QUERY",
-            help="Evaluate a table or a SELECT of a database, without loading its rows.",
+            help="Evaluate a table or a SELECT of a database, which is read in batches.",
             rich_help_panel=options.INPUTS,
         ),
     ] = None,

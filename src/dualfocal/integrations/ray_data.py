@@ -1,7 +1,7 @@
-"""Evaluation of predictions in a Ray data set, block by block where the blocks are (``pip install "dualfocal[ray]"``).
+"""Evaluate predictions in a Ray data set, block by block where the blocks are (``pip install "dualfocal[ray]"``).
 
-Each block becomes a small :class:`~dualfocal.metrics.BinnedPredictions`, and these are merged on the driver. The data
-set is streamed: no machine holds more than a few blocks.
+Each block becomes a :class:`~dualfocal.metrics.CalibrationSums`, and these are added on the driver. The data set is
+streamed: no machine holds more than a few blocks.
 """
 
 import json
@@ -11,12 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dualfocal.metrics import BinnedPredictions, Evaluation
+from dualfocal.metrics import CalibrationSums, Evaluation
 
-__all__ = ["bin_dataset", "evaluate_dataset"]
-
-STATE = "state"  # column with the state of a block, as JSON; empty if the block has no samples
-
+__all__ = ["evaluate_dataset", "sums_of_dataset"]
 
 Dataset = Any  # a ray.data.Dataset; ray is not imported here
 
@@ -39,24 +36,24 @@ def evaluate_dataset(
 
     Args:
         dataset: a ``ray.data.Dataset``.
-        target: see :func:`bin_dataset`.
-        logits: see :func:`bin_dataset`.
-        probs: see :func:`bin_dataset`.
+        target: see :func:`sums_of_dataset`.
+        logits: see :func:`sums_of_dataset`.
+        probs: see :func:`sums_of_dataset`.
         num_bins: number of bins of the calibration errors.
         ignore_index: target value of rows to leave out.
-        binary: see :func:`bin_dataset`.
+        binary: see :func:`sums_of_dataset`.
         inference: whether to compute noise floors, tests and interval, too.
         level: nominal coverage of the interval.
         draws: number of draws for floors and p-value.
         seed: seed of the draws.
 
     Returns:
-        The result of :meth:`BinnedPredictions.evaluate <dualfocal.metrics.evaluate>`.
+        The result of :meth:`CalibrationSums.evaluate <dualfocal.metrics.CalibrationSums.evaluate>`.
 
     Raises:
         ValueError: an argument is invalid, or no row is left.
     """
-    state = bin_dataset(
+    sums = sums_of_dataset(
         dataset,
         target=target,
         logits=logits,
@@ -65,10 +62,10 @@ def evaluate_dataset(
         ignore_index=ignore_index,
         binary=binary,
     )
-    return state.evaluate(inference=inference, level=level, draws=draws, seed=seed)
+    return sums.evaluate(inference=inference, level=level, draws=draws, seed=seed)
 
 
-def bin_dataset(
+def sums_of_dataset(
     dataset: Dataset,
     *,
     target: str,
@@ -77,7 +74,7 @@ def bin_dataset(
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
-) -> BinnedPredictions:
+) -> CalibrationSums:
     """Sum up the predictions of a Ray data set; the number and order of its blocks do not matter.
 
     Args:
@@ -87,7 +84,7 @@ def bin_dataset(
         probs: the same for probabilities; either ``logits`` or ``probs`` must be given.
         num_bins: number of bins of the calibration errors.
         ignore_index: target value of rows to leave out.
-        binary: ``"top_label"`` if the column holds one score per row, that of class 1.
+        binary: see :func:`~dualfocal.metrics.ece`; for a column with one score per row, that of class 1.
 
     Raises:
         ValueError: an argument is invalid, or no row is left. An error in a block is raised by Ray, with the block's
@@ -96,33 +93,30 @@ def bin_dataset(
     columns = logits if probs is None else probs
     if columns is None or (logits is not None and probs is not None):
         raise ValueError("give either logits= or probs=: the column of the predictions, or one column per class")
-    # As logits, values that look like probabilities are an error, so the kind is not stated for them.
+    # Without a stated kind, values of logits that look like probabilities are an error.
     options = {"input": None if probs is None else "probs", "num_bins": num_bins}
     options |= {"ignore_index": ignore_index, "binary": binary}
-    work = partial(_bin_block, columns=columns, target=target, options=options)
-    total: BinnedPredictions | None = None
-    for row in dataset.map_batches(work, batch_size=None, batch_format="numpy").iter_rows():
-        if row[STATE]:
-            state = BinnedPredictions.from_dict(json.loads(row[STATE]))
-            total = state if total is None else total + state
-    if total is None:
+    work = partial(_sum_block, columns=columns, target=target, options=options)
+    blocks = dataset.map_batches(work, batch_size=None, batch_format="numpy").iter_rows()
+    parts = (CalibrationSums.from_dict(json.loads(row["sums"])) for row in blocks)
+    total = sum(parts)  # one at a time
+    if total == 0:
         raise ValueError(f"no samples: the data set is empty, or every {target} is ignore_index = {ignore_index}")
     return total
 
 
-def _bin_block(
+def _sum_block(
     block: Mapping[str, np.ndarray], columns: str | Sequence[str], target: str, options: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Return the state of a block of rows, as a block with one row."""
+    """Return the sums of a block as JSON, in a block with one row; without a row if the block has no samples."""
     names = [columns] if isinstance(columns, str) else list(columns)
     if missing := [name for name in (*names, target) if name not in block]:
         raise ValueError(f"no column {missing[0]!r}; the columns are {', '.join(map(repr, block))}")
-    labels = block[target]
-    text = ""
-    if len(labels) and bool((labels != options["ignore_index"]).any()):
+    rows: list[str] = []
+    if bool((block[target] != options["ignore_index"]).any()):
         values = _array(block, columns) if isinstance(columns, str) else np.stack([block[n] for n in columns], axis=1)
-        text = json.dumps(BinnedPredictions.from_predictions(values, labels, **options).to_dict())
-    return {STATE: np.array([text], dtype=object)}
+        rows.append(json.dumps(CalibrationSums.from_predictions(values, block[target], **options).to_dict()))
+    return {"sums": np.array(rows, dtype=object)}
 
 
 def _array(block: Mapping[str, np.ndarray], name: str) -> np.ndarray:

@@ -4,23 +4,21 @@ from typing import TYPE_CHECKING, Any
 
 from dualfocal._extras import import_extra
 from dualfocal.metrics.auroc import Auroc, auroc, compare_auroc
-from dualfocal.metrics.bins import BinStats
 from dualfocal.metrics.calibration import adaptive_ece, classwise_ece, debiased_ece, ece, kde_ece, mce
+from dualfocal.metrics.cells import BinStats
 from dualfocal.metrics.choices import ChoiceEvaluation, Choices, evaluate_choices, evaluate_tasks
 from dualfocal.metrics.comparison import Comparison, Difference, compare
 from dualfocal.metrics.corp import Corp, corp
 from dualfocal.metrics.evaluation import evaluate
-from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups
-from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.inference.result import Floor, Inference
+from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, evaluate_many
+from dualfocal.metrics.inference_result import Floor, Inference, holm
 from dualfocal.metrics.linear import linear_calibration
-from dualfocal.metrics.monitor.batch import MonitorBatch
 from dualfocal.metrics.monitor.calibration_monitor import CalibrationMonitor
 from dualfocal.metrics.multilabel.evaluation import evaluate_multilabel
 from dualfocal.metrics.multilabel.result import MultilabelEvaluation
+from dualfocal.metrics.ranking import RiskCoverage
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.risk_coverage import RiskCoverage
 from dualfocal.metrics.scores import (
     BrierDecomposition,
     aurc,
@@ -32,15 +30,11 @@ from dualfocal.metrics.scores import (
 )
 from dualfocal.metrics.shift.evaluation import ShiftSet, evaluate_shift
 from dualfocal.metrics.shift.scores import ShiftEvaluation, ShiftScores
-from dualfocal.metrics.states.binned import BinnedPredictions
-from dualfocal.metrics.states.clustered_confidences import ClusteredConfidences
-from dualfocal.metrics.states.clustered_predictions import ClusteredPredictions
-from dualfocal.metrics.states.token_confidences import TokenConfidences
-from dualfocal.metrics.states.token_result import TokenEvaluation
+from dualfocal.metrics.sums import CalibrationSums
+from dualfocal.metrics.tokens import TokenConfidences, TokenEvaluation
 
 if TYPE_CHECKING:
-    from dualfocal.metrics.streaming import (
-        AdaptiveCalibrationError,
+    from dualfocal.metrics.torchmetrics import (
         BrierScore,
         ClasswiseCalibrationError,
         ExpectedCalibrationError,
@@ -49,18 +43,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METRICS",
-    "AdaptiveCalibrationError",
     "Auroc",
     "BinStats",
-    "BinnedPredictions",
     "BrierDecomposition",
     "BrierScore",
     "CalibrationMonitor",
+    "CalibrationSums",
     "ChoiceEvaluation",
     "Choices",
     "ClasswiseCalibrationError",
-    "ClusteredConfidences",
-    "ClusteredPredictions",
     "Comparison",
     "Corp",
     "Difference",
@@ -71,7 +62,6 @@ __all__ = [
     "Inference",
     "MaximumCalibrationError",
     "Metric",
-    "MonitorBatch",
     "MultilabelEvaluation",
     "RiskCoverage",
     "ShiftEvaluation",
@@ -94,6 +84,7 @@ __all__ = [
     "evaluate",
     "evaluate_choices",
     "evaluate_groups",
+    "evaluate_many",
     "evaluate_multilabel",
     "evaluate_shift",
     "evaluate_tasks",
@@ -109,9 +100,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in __all__:  # a streaming class: torchmetrics is imported only when one is used
         import_extra("torchmetrics")
-        from dualfocal.metrics import streaming
+        from dualfocal.metrics import torchmetrics
 
-        return getattr(streaming, name)
+        return getattr(torchmetrics, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -5,12 +5,12 @@ import math
 import torch
 
 from dualfocal.checks import check_choice, check_count
-from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.arrays import Array
-from dualfocal.metrics.bins import CONVENTIONS, BinStats
-from dualfocal.metrics.rows import Rows, as_rows
-from dualfocal.metrics.scan import Scan, scan
-from dualfocal.metrics.units import equal_edges, to_units
+from dualfocal.metrics.cells import CONVENTIONS, BinStats
+from dualfocal.metrics.published import conventional_bins
+from dualfocal.metrics.ranking import adaptive_bins
+from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.scan import scan
 
 ELEMENTS = 1 << 23  # elements of the kernel matrix in memory at a time
 
@@ -31,7 +31,7 @@ def ece(
     $$\text{ECE} = \sum_b \frac{|B_b|}{N} \, |\text{acc}(B_b) - \text{conf}(B_b)|$$
 
     Bins are ``(lo, hi]`` of equal width over the confidence of the predicted class. Every sample is counted, in
-    float64, and sums are exact.
+    float64.
 
     The ECE of a perfectly calibrated model is above 0 on a finite sample, by chance:
     :func:`~dualfocal.metrics.evaluate` with ``inference=True`` estimates this noise floor.
@@ -115,7 +115,9 @@ def classwise_ece(
     0.4333
     """
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, sample_weight=sample_weight)
-    return float(scan(rows, num_bins=num_bins, classwise=True).classes.ece().mean())
+    classes = scan(rows, num_bins=num_bins, classwise=True).classes
+    assert classes is not None
+    return float(classes.sum(1).ece().mean())
 
 
 def adaptive_ece(
@@ -145,9 +147,9 @@ def adaptive_ece(
     check_count("num_bins", num_bins)
     check_choice("convention", convention, (None, "published"))
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    stats = scan(rows, as_given=convention is not None)
-    samples = SortedConfidences.from_units(stats.confidence, stats.correct, rows.weight)
-    return adaptive_error(samples, num_bins, convention)[0]
+    stats, published = scan(rows, as_given=convention is not None), convention is not None
+    bins = adaptive_bins(stats.confidence, stats.correct, num_bins, weight=stats.weight, drop_lowest=published)
+    return float(abs(bins.gap).sum()) / len(rows)
 
 
 def debiased_ece(
@@ -178,7 +180,7 @@ def debiased_ece(
     (0.032, 0.009)
     """
     bins = _bins(logits, target, input, num_bins, ignore_index, binary, sample_weight)
-    return float(bins.squared_error().clamp_min(0).sqrt())
+    return math.sqrt(max(bins.squared_error(), 0.0))
 
 
 def kde_ece(
@@ -243,24 +245,6 @@ def kde_ece(
     return total / n
 
 
-def adaptive_error(samples: SortedConfidences, num_bins: int, convention: str | None) -> tuple[float, BinStats]:
-    """Return the adaptive ECE over all samples, and its bins."""
-    bins = samples.adaptive_bins(num_bins, drop_lowest=convention == "published")
-    return float(bins.gap.abs().sum()) / len(samples), bins
-
-
-def top_bins(stats: Scan, rows: Rows, num_bins: int, convention: str | None) -> BinStats:
-    """Return the bins of equal width, by the given convention."""
-    edges = equal_edges(num_bins, rows.dtype, rows.values.device)
-    if convention is not None:  # both take their edges from linspace, some of which are off by one ulp
-        rounded = torch.linspace(0, 1, num_bins + 1, dtype=rows.values.dtype, device=rows.values.device)
-        edges = rounded.to(edges.dtype)
-    if convention != "torchmetrics":
-        return BinStats.from_units(stats.confidence, stats.correct, edges, rows.weight)
-    index = torch.bucketize(stats.confidence, to_units(edges), right=True) - 1  # [lo, hi), and one more bin for 1
-    return BinStats.from_index(index, stats.confidence, stats.correct, torch.cat([edges, edges[-1:]]), rows.weight)
-
-
 def _bins(
     logits: Array,
     target: Array,
@@ -273,4 +257,4 @@ def _bins(
 ) -> BinStats:
     check_choice("convention", convention, CONVENTIONS)
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    return top_bins(scan(rows, as_given=convention is not None), rows, num_bins, convention)
+    return scan(rows).bins(num_bins) if convention is None else conventional_bins(rows, num_bins, convention)

@@ -8,23 +8,25 @@ class-wise test then finds position bias, such as a model that prefers the first
 option is always at the same position, because then the position alone gives the answer.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from dualfocal.checks import check_count
 from dualfocal.metrics._several import named_errors, tracked
-from dualfocal.metrics._sorting import SortedConfidences
-from dualfocal.metrics.copies import no_copies_warnings
-from dualfocal.metrics.evaluation import evaluate
-from dualfocal.metrics.groups import draws_for_groups
-from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics.copies import copies_warning
+from dualfocal.metrics.draws import Settings
+from dualfocal.metrics.evaluation import evaluate_rows
+from dualfocal.metrics.inference_result import holm
 from dualfocal.metrics.printed import Printed
+from dualfocal.metrics.ranking import RiskCoverage
 from dualfocal.metrics.result import Evaluation, inference_of
-from dualfocal.metrics.risk_coverage import RiskCoverage
+from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.scan import scan
 from dualfocal.tables import Table, quantity
 
 COVERAGES = (0.8, 0.9, 0.95)
@@ -238,29 +240,31 @@ def evaluate_choices(
     >>> print(result.verdict())  # doctest: +ELLIPSIS
     Over-confident: ECE is ... points; a calibrated model would show ... by chance (p < 0.001). Class probabilities: ...
     """
-    options: dict[str, Any] = {
-        "num_bins": num_bins,
-        "inference": inference,
-        "level": level,
-        "draws": draws,
-        "seed": seed,
-        "clusters": choices.clusters,
-    }
+    check_count("draws", draws, 100)
+    return _evaluate(choices, num_bins, Settings(level, draws, seed) if inference else None, warn=True)
+
+
+def _evaluate(choices: Choices, num_bins: int, settings: Settings | None, *, warn: bool) -> ChoiceEvaluation:
+    """Evaluate questions; ``warn``: of copies among them."""
     low, high = int(choices.num_options.min()), int(choices.num_options.max())
     right = choices.chosen == choices.right
-    odds = choices.odds_against()
+    confidence = 1 / (1 + choices.odds_against())
+    curve = RiskCoverage.from_confidence(confidence, right)
     positions: tuple[Position, ...] = ()
-    if low == high <= len(LETTERS) and (choices.right != choices.right[0]).any():
+    by_position = low == high <= len(LETTERS) and bool((choices.right != choices.right[0]).any())
+    if by_position:
         positions = _positions(choices)
-        evaluation = evaluate(choices.scores.reshape(-1, low), choices.right, input="logits", **options)
+        scores = choices.scores.reshape(-1, low)
+        rows = as_rows(scores, choices.right, input="logits", clusters=choices.clusters)
     else:
-        evaluation = replace(
-            evaluate(1 / (1 + odds), right.astype(np.int64), input="confidence", **options),
-            nll=choices.nll(),
-            brier=choices.brier(),
-            aurc=SortedConfidences.from_uncertainty(torch.from_numpy(odds), torch.from_numpy(right)).aurc(),
-        )
-    curve = RiskCoverage.from_uncertainty(torch.from_numpy(1 + odds), torch.from_numpy(right))
+        right_or_wrong = right.astype(np.int64)
+        rows = as_rows(confidence, right_or_wrong, input="probs", binary="positive", clusters=choices.clusters)
+    if warn and settings is not None and choices.clusters is None and (problem := copies_warning(rows)) is not None:
+        warnings.warn(problem, stacklevel=3)
+    stats = scan(rows, num_bins=num_bins, scores=True, classwise=by_position)
+    evaluation = evaluate_rows(rows, stats, num_bins, settings=settings)
+    if not by_position:
+        evaluation = replace(evaluation, nll=choices.nll(), brier=choices.brier(), aurc=curve.area())
     selective = {coverage: 1 - curve.risk(coverage) for coverage in COVERAGES}
     return ChoiceEvaluation(evaluation, (low, high), selective, positions)
 
@@ -287,12 +291,13 @@ def evaluate_tasks(
     Raises:
         ValueError: a task cannot be evaluated; the message names it.
     """
-    options: dict[str, Any] = {"num_bins": num_bins, "inference": inference, "level": level, "seed": seed}
-    overall = evaluate_choices(merge_choices(list(tasks.values())), **options)
+    settings = Settings(level=level, seed=seed) if inference else None
+    overall = _evaluate(merge_choices(list(tasks.values())), num_bins, settings, warn=True)
     results: dict[str, ChoiceEvaluation] = {}
     for name, choices in tracked(tasks.items(), progress):
-        with no_copies_warnings(), named_errors(f"task {name}"):  # once, for all questions, is enough
-            results[name] = evaluate_choices(choices, draws=draws_for_groups(len(tasks)), **options)
+        with named_errors(f"task {name}"):
+            many = None if settings is None else replace(settings, tests=len(tasks))
+            results[name] = _evaluate(choices, num_bins, many, warn=False)
     if not inference:
         return overall, results
     p_values = [inference_of(result.evaluation).joint_p_value for result in results.values()]

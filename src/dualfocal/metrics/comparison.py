@@ -13,8 +13,7 @@ from dualfocal.metrics._several import named_errors, tracked
 from dualfocal.metrics.arrays import Array as AnyArray
 from dualfocal.metrics.arrays import column_names, in_column_order, num_classes_of
 from dualfocal.metrics.evaluation import evaluate_rows, squared_error
-from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
-from dualfocal.metrics.inference.weight_summary import WeightSummary
+from dualfocal.metrics.inference_result import ENOUGH_CLUSTERS, WeightSummary
 from dualfocal.metrics.label_noise import label_noise
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS, Metric, metrics_of
@@ -293,7 +292,7 @@ def resampled_metrics(
     """
     drawn = resample(models, num_bins, seed=seed, classwise=classwise)
     squared = drawn.pop("squared_error")
-    estimates = [squared_error(rows, stats, e.bins) for (rows, stats), e in zip(models, evaluations, strict=True)]
+    estimates = [squared_error(stats, e.bins) for (_, stats), e in zip(models, evaluations, strict=True)]
     drawn["debiased_ece"] = np.sqrt((squared - squared.mean(0) + estimates).clip(0))
     return drawn
 

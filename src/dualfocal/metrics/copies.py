@@ -6,10 +6,6 @@ probabilities say: two samples with the probabilities p with probability 1 - sum
 that more than 50 samples share are left out.
 """
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -50,14 +46,6 @@ def copies_warning(rows: Rows) -> str | None:
         f"{copies:,} of {len(rows):,} samples {SAME}. If they are copies, p-values and intervals are too small: "
         "remove the copies, or give all copies of a sample the same cluster, with clusters=... or --cluster COLUMN"
     )
-
-
-@contextmanager
-def no_copies_warnings() -> Iterator[None]:
-    """Leave out warnings of copies, in parts of samples that were checked as a whole."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", f".*{SAME}")
-        yield
 
 
 def _row_keys(values: Tensor) -> NDArray[np.int64]:

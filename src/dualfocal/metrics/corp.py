@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dualfocal.checks import check_count, check_level
 from dualfocal.metrics.arrays import Array
-from dualfocal.metrics.inference.result import Floor
+from dualfocal.metrics.inference_result import Floor
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.units import ONE
 
 Floats = NDArray[np.float64]
 
+DIGITS = 10  # confidences that differ by rounding only are equal
 POINTS = 201  # points of the band, evenly spaced from the lowest to the highest confidence
 
 
@@ -91,10 +90,8 @@ def corp(
     check_level(level)
     check_count("draws", draws, 100)
     stats = scan(as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary))
-    units, index = torch.unique(stats.confidence.cpu(), return_inverse=True)
-    count = torch.bincount(index).numpy()
-    hits = torch.bincount(index, weights=stats.correct.cpu().double()).numpy()
-    confidence = np.minimum(units.numpy() / ONE, 1.0)
+    confidence, index, count = np.unique(stats.confidence.round(DIGITS), return_inverse=True, return_counts=True)
+    hits = np.bincount(index, stats.correct)
     recalibrated = isotonic(hits, count)
 
     at = np.linspace(confidence[0], confidence[-1], POINTS)

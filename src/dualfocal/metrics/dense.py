@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from dualfocal.checks import check_count
 from dualfocal.metrics._several import named_errors
 from dualfocal.metrics.result import Evaluation, finite
-from dualfocal.metrics.states.binned import BinnedPredictions
-from dualfocal.metrics.states.clustered_predictions import ClusteredPredictions
+from dualfocal.metrics.sums import CalibrationSums
 from dualfocal.metrics.verdict import p_text
 from dualfocal.tables import Table, printable, quantity
 
@@ -64,17 +63,15 @@ class DenseEvaluation:
         width: how close pixels at the boundary are to another predicted class; None: pixels are not divided.
     """
 
-    parts: dict[str, ClusteredPredictions]
+    parts: dict[str, CalibrationSums]
     images: list[ImageGap] = field(default_factory=list)
     width: int | None = None
 
     @property
-    def total(self) -> ClusteredPredictions:
+    def total(self) -> CalibrationSums:
         """Sums of all pixels."""
         first, *others = self.parts.values()
-        for state in others:
-            first = first + state
-        return first
+        return sum(others, start=first)
 
     @property
     def worst_images(self) -> list[ImageGap]:
@@ -113,7 +110,8 @@ def evaluate_images(
     if boundary is not None:
         check_count("boundary", boundary)
     names = ("all",) if boundary is None else ("boundary", "interior")
-    result = DenseEvaluation({name: ClusteredPredictions(num_bins) for name in names}, width=boundary)
+    options = {"input": input, "num_bins": num_bins, "ignore_index": ignore_index}
+    result = DenseEvaluation({}, width=boundary)
     seen: dict[str, int] = {}
     for done, (name, values, target) in enumerate(images, start=1):
         seen[name] = len(values)
@@ -121,7 +119,8 @@ def evaluate_images(
         if seen[name] != seen[first]:
             classes = f"{seen[name]} classes, but {first} has {seen[first]}"
             raise ValueError(f"{name}: all images need the same numbers of classes: it has {classes}")
-        _add(result, name, values, target, input, ignore_index)
+        with named_errors(name):
+            _add(result, names, name, values, target, options)
         if progress is not None:
             progress(done)
     if not result.images:
@@ -132,23 +131,26 @@ def evaluate_images(
 
 
 def _add(
-    result: DenseEvaluation, name: str, values: NDArray[Any], target: NDArray[Any], input: str | None, ignored: int
+    result: DenseEvaluation,
+    parts: Sequence[str],
+    name: str,
+    values: NDArray[Any],
+    target: NDArray[Any],
+    options: dict[str, Any],
 ) -> None:
     """Add an image."""
-    labels = np.asarray(target).astype(np.int64)
+    labels, ignored = np.asarray(target).astype(np.int64), options["ignore_index"]
     near = None if result.width is None else near_boundary(values.argmax(0), result.width)
-    sums = np.zeros(3)
-    for part, state in result.parts.items():
+    image = []
+    for part in parts:
         own = labels if near is None else np.where(near == (part == "boundary"), labels, ignored)
-        image = ClusteredPredictions(state.num_bins)
-        with named_errors(name):
-            image.update(values[None], own[None], name, input=input, ignore_index=ignored)
-            result.parts[part] = state + image
-        if image.binned is not None:
-            bins = image.binned.bins
-            sums += [float(x.sum()) for x in (bins.count, bins.confidence, bins.correct)]
-    if sums[0]:
-        result.images.append(ImageGap(name, int(sums[0]), sums[1] / sums[0], sums[2] / sums[0]))
+        if (own != ignored).any():
+            sums = CalibrationSums.from_predictions(values[None], own[None], clusters=name, **options)
+            result.parts[part] = result.parts[part] + sums if part in result.parts else sums
+            image.append([sums.num_samples, float(sums.top.confidence.sum()), float(sums.top.correct.sum())])
+    if image:
+        number, confidence, correct = np.sum(image, axis=0).tolist()
+        result.images.append(ImageGap(name, int(number), confidence / number, correct / number))
 
 
 def near_boundary(classes: NDArray[Any], width: int) -> NDArray[np.bool_]:
@@ -166,13 +168,12 @@ def near_boundary(classes: NDArray[Any], width: int) -> NDArray[np.bool_]:
     return differ
 
 
-def class_calibration(state: BinnedPredictions) -> list[ClassCalibration]:
+def class_calibration(sums: CalibrationSums) -> list[ClassCalibration]:
     """Return the calibration of each class that occurs or is predicted, the largest error first."""
-    n, bins = state.num_samples, state.class_bins
+    assert sums.classes is not None
+    n, bins, top = sums.num_samples, sums.classes.sum(1), sums.classes[:, 1]
     errors, labels, mass = bins.ece(), bins.correct.sum(1), bins.confidence.sum(1)
-    predicted, confidence, right = (
-        getattr(state.classes, name)[:, 1].sum(1).double() for name in ("count", "confidence", "correct")
-    )
+    predicted, confidence, right = (values.sum(1) for values in (top.count, top.confidence, top.correct))
     classes = [
         ClassCalibration(
             index=c,
@@ -183,7 +184,7 @@ def class_calibration(state: BinnedPredictions) -> list[ClassCalibration]:
             right=float(right[c] / predicted[c]) if predicted[c] else math.nan,
             ece=float(errors[c]),
         )
-        for c in range(state.num_classes)
+        for c in range(sums.num_classes)
         if labels[c] or predicted[c]
     ]
     return sorted(classes, key=lambda calibration: -calibration.ece)

@@ -3,29 +3,26 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import torch
+import numpy as np
 
 from dualfocal.checks import check_choice, check_count, check_level
-from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.arrays import Array, names_of_classes
-from dualfocal.metrics.bins import CONVENTIONS, BinStats
-from dualfocal.metrics.calibration import adaptive_error, top_bins
+from dualfocal.metrics.cells import CONVENTIONS, BinStats
 from dualfocal.metrics.copies import copies_warning
-from dualfocal.metrics.inference.classwise import SIGNIFICANCE, classwise_test
-from dualfocal.metrics.inference.cluster_sums import RowClusterSums
-from dualfocal.metrics.inference.clusters import cluster_inference, cluster_squared_error
-from dualfocal.metrics.inference.label_counts import LabelCounts, RowLabels
-from dualfocal.metrics.inference.result import Inference, noise_floor
-from dualfocal.metrics.inference.top_label import Confidences, infer
-from dualfocal.metrics.inference.weights import summarize_weights, weighted_inference
-from dualfocal.metrics.resampling import quantiles, resample
+from dualfocal.metrics.draws import Settings
+from dualfocal.metrics.inference import Evidence, infer
+from dualfocal.metrics.inference_result import WeightSummary
+from dualfocal.metrics.published import by_convention, published_intervals
+from dualfocal.metrics.ranking import RiskCoverage, adaptive_bins
 from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.rounding import Rounding
 from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import Scan, scan
-from dualfocal.metrics.scores import decompose, mean
+from dualfocal.metrics.scores import decompose
+from dualfocal.metrics.units import UnitSums, unit_sums
 
 if TYPE_CHECKING:
     from dualfocal.metrics.multilabel.result import MultilabelEvaluation
@@ -95,7 +92,7 @@ def evaluate(
         num_bins: number of bins of the calibration errors.
         inference: also compute the noise floor of each calibration error (its value for a perfectly calibrated model,
             by chance), the p-value of a test of calibration, a confidence interval of the debiased error, and the
-            smallest detectable error; see :mod:`dualfocal.metrics.inference.top_label`.
+            smallest detectable error; see :mod:`dualfocal.metrics.inference`.
         seed: seed of the draws for ``inference``.
         ignore_index: target value of samples to leave out.
         binary: see :func:`~dualfocal.metrics.ece`.
@@ -109,13 +106,13 @@ def evaluate(
             the verdict. Not needed if ``logits`` is a data frame whose columns are named like the classes.
         clusters: the cluster of each sample, whole numbers or texts, ``(N,)``: samples of one cluster may depend on
             each other, such as the pixels of an image or the images of a patient. Noise floors, tests, the interval and
-            the debiased error allow for it, see :mod:`dualfocal.metrics.inference.clusters`. Without it, the N images
+            the debiased error allow for it, see :mod:`dualfocal.metrics.inference`. Without it, the N images
             of dense predictions, ``(N, C, d1, ...)``, are clusters if ``inference`` is asked for, and other samples
             count as independent; a warning is given if many are copies of others. ``"none"``: pixels are independent,
             too.
         sample_weight: weight of each sample, ``(N,)`` or ``(N, d1, ...)``, not negative: survey weights, or importance
             weights of a population with other inputs or labels. All metrics and the inference are those of the
-            weighted population, see :mod:`dualfocal.metrics.inference.weights`. Only the ratios of the weights matter.
+            weighted population, see :mod:`dualfocal.metrics.inference`. Only the ratios of the weights matter.
             Samples of weight 0 are left out and not counted. Equal weights are the same as none.
         task: ``"multilabel"`` if a sample can have several labels: ``logits`` and ``target`` have shape ``(N, L)``, the
             sigmoid of a logit is the probability of its label, and ``target`` holds 0 or 1, or ``ignore_index``. See
@@ -163,19 +160,22 @@ def evaluate(
     check_level(level)
     clusters = image_clusters(logits, clusters) if inference or isinstance(clusters, str) else clusters
     structure: dict[str, Any] = {"ignore_index": ignore_index, "clusters": clusters, "sample_weight": sample_weight}
-    if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
+    confidence_only = input == "confidence"
+    if confidence_only:  # calibrated like the probability of class 1, which is "the prediction is right"
         rows = as_rows(logits, target, input="probs", binary="positive", **structure)
     else:
         rows = as_rows(logits, target, input=input, binary=binary, class_names=class_names, **structure)
-    stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
+    stats = scan(rows, num_bins=num_bins, scores=True, classwise=not confidence_only)
     if inference and clusters is None and (problem := copies_warning(rows)) is not None:
         warnings.warn(problem, stacklevel=2)
-    result = evaluate_rows(rows, stats, num_bins, inference=inference, level=level, draws=draws, seed=seed)
-    if input == "confidence":
-        result = _of_confidence(result, rows)
-    else:
-        result = replace(result, class_names=names_of_classes(logits, class_names))
-    return result if convention is None else _with_convention(result, rows, stats, convention, level, seed)
+    return evaluate_rows(
+        rows,
+        stats,
+        num_bins,
+        settings=Settings(level, draws, seed) if inference else None,
+        class_names=None if confidence_only else names_of_classes(logits, class_names),
+        convention=convention,
+    )
 
 
 def evaluate_rows(
@@ -183,151 +183,165 @@ def evaluate_rows(
     stats: Scan,
     num_bins: int,
     *,
-    inference: bool = False,
-    level: float = 0.9,
-    draws: int = 1000,
-    seed: int = 0,
+    settings: Settings | None = None,
+    class_names: tuple[str, ...] | None = None,
+    convention: str | None = None,
 ) -> Evaluation:
-    """Compute the metrics from the scan of the rows, which must include scores and classwise bins."""
-    bins = top_bins(stats, rows, num_bins, None)
-    samples = SortedConfidences.from_units(stats.confidence, stats.correct, rows.weight)
-    adaptive, adaptive_bins = adaptive_error(samples, num_bins, None)
-    inferred = None
-    if inference:
-        labels = RowLabels(rows, num_bins, seed)
-        if rows.weight is None:
-            inferred = infer_both(
-                samples, bins, adaptive_bins, labels, positive=rows.positive, level=level, draws=draws, seed=seed
-            )
-        else:
-            inferred = weighted_inference(rows, stats, labels, bins, adaptive_bins, level=level, draws=draws, seed=seed)
-        if rows.cluster is not None:
-            sums = RowClusterSums(rows.cluster, stats, labels, rows.weight)
-            inferred = cluster_inference(inferred, sums, labels, bins, adaptive_bins)
-    result = evaluate_bins(
-        bins,
-        stats.classes,
-        squared=squared_error(rows, stats, bins),
-        error=mean((~stats.right).double(), rows.weight),
-        nll=mean(stats.nll, rows.weight),
-        brier=mean(stats.brier, rows.weight),
-        aurc=SortedConfidences.from_uncertainty(stats.uncertainty, stats.right, rows.weight).aurc(),
-        adaptive_ece=adaptive,
-        inference=inferred,
-        positive=rows.positive,
-    )
-    return replace(result, weights=summarize_weights(rows), rounding=rows.rounding)
+    """Compute the metrics from the scan of the rows, which must include scores.
 
+    Without bins of the classes, the probability of class 1 is the confidence of a prediction that may be right or
+    wrong, and nothing else is known.
 
-def squared_error(rows: Rows, stats: Scan, bins: BinStats) -> float:
-    """Return the square of the debiased error, before it is cut off at 0: of independent samples, or of clusters."""
-    if rows.cluster is None:
-        return float(bins.squared_error())
-    return cluster_squared_error(RowClusterSums(rows.cluster, stats, weight=rows.weight), bins)
-
-
-def infer_both(
-    samples: Confidences,
-    bins: BinStats,
-    adaptive: BinStats,
-    labels: LabelCounts | None,
-    *,
-    positive: bool = False,
-    level: float = 0.9,
-    draws: int = 1000,
-    seed: int = 0,
-) -> Inference:
-    """Compute the inference of the confidences and, if labels of all classes are given, the class-wise test."""
-    if labels is None:
-        return infer(samples, bins, adaptive, level=level, draws=draws, seed=seed)
-    classwise, errors = classwise_test(labels)
-    significance = SIGNIFICANCE if positive else SIGNIFICANCE / 2  # by Holm's method, for the first of two
-    result = infer(samples, bins, adaptive, level=level, draws=draws, seed=seed, significance=significance)
-    result.floors["classwise_ece"] = noise_floor(errors)
-    return result if positive else replace(result, classwise=classwise)
-
-
-def evaluate_bins(
-    bins: BinStats,
-    classes: BinStats | None,
-    *,
-    error: float,
-    nll: float,
-    brier: float,
-    aurc: float,
-    adaptive_ece: float,
-    inference: Inference | None = None,
-    positive: bool = False,
-    bounds: Mapping[str, float] | None = None,
-    squared: float | None = None,
-) -> Evaluation:
-    """Compute the metrics of the bins of the confidence and of the classes; the other metrics are given.
-
-    Without bins of the classes, only the predicted class is known, and metrics of all classes are NaN. ``squared`` is
-    the squared error of :func:`squared_error`, that of independent samples if it is not given.
+    Args:
+        rows: the samples.
+        stats: their scan.
+        num_bins: number of bins.
+        settings: how the inference is made (None: without inference).
+        class_names: names of the classes.
+        convention: see :func:`evaluate`.
     """
-    square = bins.squared_error() if squared is None else torch.tensor(squared, dtype=torch.float64, device="cpu")
-    num_samples = round(float(bins.count.sum())) if bins.weighted else int(bins.count.sum())  # the mean weight is 1
-    parts = None if classes is None else decompose(brier, bins if positive else classes)
-    return Evaluation(
-        num_samples=num_samples,
-        num_classes=0 if classes is None else len(classes.count),
-        num_bins=bins.num_bins,
-        error=error,
-        nll=nll,
-        brier=brier,
-        brier_calibration=math.nan if parts is None else parts.calibration,
-        brier_refinement=math.nan if parts is None else parts.refinement,
-        aurc=aurc,
-        ece=float(bins.ece()),
-        adaptive_ece=adaptive_ece,
-        classwise_ece=math.nan if classes is None else float(classes.ece().mean()),
-        mce=float(bins.mce()),
-        debiased_ece=float(square.clamp_min(0).sqrt()),
-        confidence=float(bins.confidence.sum()) / num_samples,
-        accuracy=float(bins.correct.sum()) / num_samples,
+    confidence_only = stats.classes is None
+    bins = stats.bins(num_bins)
+    adaptive = adaptive_bins(stats.confidence, stats.correct, num_bins, weight=stats.weight, noise=stats.noise)
+    clustered = stats.cluster is not None
+    units = None
+    if clustered or (settings is not None and stats.weight is not None):
+        units = unit_sums(stats, bins, rows=None if confidence_only else rows, adaptive=adaptive)
+    curve = RiskCoverage.from_confidence(
+        stats.confidence if confidence_only else stats.certainty,
+        stats.correct if confidence_only else stats.right,
+        stats.weight,
+    )
+    summary = Summary(
         bins=bins,
-        inference=inference,
-        positive=positive,
-        bounds=bounds or {},
-        confidence_only=classes is None,
+        adaptive=adaptive,
+        classes=stats.classes,
+        units=units,
+        clustered=clustered,
+        positive=rows.positive and not confidence_only,
+        weights=_weight_summary(stats),
+        rounding=rows.rounding,
+        scores={
+            "error": 1 - stats.mean(stats.correct if confidence_only else stats.right),
+            "nll": math.nan if confidence_only else stats.mean(stats.nll),
+            "brier": math.nan if confidence_only else stats.mean(stats.brier),
+            "aurc": curve.area(),
+        },
+    )
+    published: Mapping[str, tuple[float, float]] = {}
+    changed: dict[str, float] = {}
+    if convention is not None:
+        changed = by_convention(rows, num_bins, convention)
+        if convention == "published" and settings is not None:
+            published = published_intervals(rows, stats, num_bins, settings)
+    return summary.evaluation(
+        settings, class_names=class_names, convention=convention, changed=changed, published=published
     )
 
 
-def _with_convention(
-    result: Evaluation, rows: Rows, stats: Scan, convention: str, level: float, seed: int
-) -> Evaluation:
-    """Return the evaluation with ECE, MCE and adaptive ECE, and their intervals, as other code computes them."""
-    num_bins = result.num_bins
-    if convention == "published" and result.inference is not None:
-        drawn = resample([(rows, stats)], num_bins, seed=seed)
-        for name in ("ece", "adaptive_ece", "classwise_ece", "mce"):
-            twice, (low, high) = 2 * getattr(result, name), quantiles(drawn[name][:, 0], level)
-            result.inference.published[name] = (twice - high, twice - low)
-    rounded = scan(rows, as_given=True)
-    bins = top_bins(rounded, rows, num_bins, convention)
-    result = replace(result, convention=convention, ece=float(bins.ece()), mce=float(bins.mce()))
-    if convention != "published":
-        return result
-    samples = SortedConfidences.from_units(rounded.confidence, rounded.correct, rows.weight)
-    return replace(result, adaptive_ece=adaptive_error(samples, num_bins, convention)[0])
+def squared_error(stats: Scan, bins: BinStats) -> float:
+    """Return the square of the debiased error, before it is cut off at 0: of independent samples, or of clusters."""
+    return bins.squared_error() if stats.cluster is None else unit_sums(stats, bins).squared_error()
 
 
-def _of_confidence(result: Evaluation, rows: Rows) -> Evaluation:
-    """Return the evaluation of the probability that predictions are right as one of their confidence."""
-    if result.inference is not None:
-        del result.inference.floors["classwise_ece"]
-    uncertainty = 1 / rows.values[:, 1].double().clamp_min(1e-300)
-    return replace(
-        result,
-        nll=math.nan,
-        brier=math.nan,
-        brier_calibration=math.nan,
-        brier_refinement=math.nan,
-        classwise_ece=math.nan,
-        error=1 - result.accuracy,
-        aurc=SortedConfidences.from_uncertainty(uncertainty, rows.target == 1, rows.weight).aurc(),
-        num_classes=0,
-        positive=False,
-        confidence_only=True,
-    )
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """What all evaluations are made of, whether the samples are kept or only their sums.
+
+    Args:
+        bins: bins of the confidence.
+        adaptive: bins of equal mass.
+        classes: bins of all classes, ``(C, 2, B)``; None if only the confidence is known.
+        units: sums by unit; None if samples are independent and have equal weights.
+        clustered: whether units are clusters.
+        positive: whether the confidence is the probability of class 1.
+        weights: how much information weighted samples carry.
+        rounding: how the probabilities were rounded.
+        scores: error, NLL, Brier score and AURC.
+        streamed: whether adaptive ECE and AURC come from fine bins of the confidence instead of the samples.
+    """
+
+    bins: BinStats
+    adaptive: BinStats
+    classes: BinStats | None
+    units: UnitSums | None
+    clustered: bool
+    positive: bool
+    weights: WeightSummary | None
+    rounding: Rounding | None
+    scores: Mapping[str, float]
+    streamed: bool = False
+
+    def evaluation(
+        self,
+        settings: Settings | None,
+        *,
+        class_names: tuple[str, ...] | None = None,
+        convention: str | None = None,
+        changed: Mapping[str, float] | None = None,
+        published: Mapping[str, tuple[float, float]] | None = None,
+    ) -> Evaluation:
+        """Compute the metrics.
+
+        Args:
+            settings: how the inference is made (None: without inference).
+            class_names: names of the classes.
+            convention: name of another convention.
+            changed: calibration errors by that convention.
+            published: intervals by that convention.
+        """
+        bins = self.bins
+        total = float(bins.count.sum())
+        parts, by_class = None, math.nan
+        if self.classes is not None:
+            rows = self.classes.sum(1)
+            parts, by_class = decompose(self.scores["brier"], bins if self.positive else rows), float(rows.ece().mean())
+        square = bins.squared_error()
+        if self.units is not None and self.clustered:
+            square = self.units.squared_error()
+        inference = None
+        if settings is not None:
+            evidence = Evidence(
+                bins,
+                self.adaptive,
+                self.classes,
+                self.units,
+                clustered=self.clustered,
+                known_weights=self.weights is not None and self.weights.by_label,
+                positive=self.positive,
+            )
+            inference = infer(evidence, settings, published or {})
+        values = {
+            "ece": bins.ece(),
+            "adaptive_ece": float(np.abs(self.adaptive.gap).sum()) / total,
+            "mce": bins.mce(),
+        } | dict(changed or {})
+        return Evaluation(
+            num_samples=round(total),  # the mean weight is 1
+            num_classes=0 if self.classes is None else len(self.classes.count),
+            num_bins=bins.num_bins,
+            **{name: float(value) for name, value in (values | dict(self.scores)).items()},
+            brier_calibration=math.nan if parts is None else parts.calibration,
+            brier_refinement=math.nan if parts is None else parts.refinement,
+            classwise_ece=by_class,
+            debiased_ece=math.sqrt(max(square, 0.0)),
+            confidence=float(bins.confidence.sum()) / total,
+            accuracy=float(bins.correct.sum()) / total,
+            bins=bins,
+            inference=inference,
+            convention=convention,
+            positive=self.positive,
+            streamed=self.streamed,
+            confidence_only=self.classes is None,
+            weights=self.weights,
+            rounding=self.rounding,
+            class_names=class_names,
+        )
+
+
+def _weight_summary(stats: Scan) -> WeightSummary | None:
+    """Return how much information weighted rows carry, or None if all have the same weight."""
+    if stats.weight is None:
+        return None
+    total, squares = float(stats.weight.sum()), float((stats.weight**2).sum())
+    return WeightSummary(total**2 / squares, float(stats.weight.max()) / total, stats.noise is not None)

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from dualfocal.metrics._several import tracked
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
-from dualfocal.metrics.copies import no_copies_warnings
-from dualfocal.metrics.evaluation import evaluate
-from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.inference.result import Inference
+from dualfocal.metrics.draws import Settings
+from dualfocal.metrics.evaluation import evaluate_rows
+from dualfocal.metrics.inference_result import Inference, holm
 from dualfocal.metrics.result import Evaluation, inference_of
+from dualfocal.metrics.rows import as_rows, image_clusters
+from dualfocal.metrics.scan import scan
+from dualfocal.metrics.sums import CalibrationSums
 from dualfocal.metrics.verdict import p_text
 from dualfocal.tables import Table
 
@@ -96,7 +98,7 @@ def evaluate_groups(
             f"--group-by: at most {MOST_GROUPS} groups are supported, got {len(names)}; --group-quantiles {QUANTILES} "
             "makes a few groups of numbers"
         )
-    draws = draws_for_groups(len(names))
+    settings = Settings(level=level, seed=seed, tests=len(names))
     evaluations: dict[str, Evaluation] = {}
     for name in tracked(names, progress):
         mask = groups == name
@@ -107,28 +109,39 @@ def evaluate_groups(
         index = torch.from_numpy(mask)
         if not bool(target[index].ne(ignore_index).any()) or (weight is not None and not weight.any()):
             continue
-        with no_copies_warnings():  # once, for all samples, is enough
-            evaluations[str(name)] = evaluate(
-                values[index],
-                target[index],
-                input=input,
-                num_bins=num_bins,
-                inference=True,
-                ignore_index=ignore_index,
-                binary=binary,
-                convention=convention,
-                level=level,
-                draws=draws,
-                seed=seed,
-                clusters=members,
-                sample_weight=weight,
-            )
+        rows = as_rows(
+            values[index],
+            target[index],
+            input=input,
+            ignore_index=ignore_index,
+            binary=binary,
+            clusters=image_clusters(values[index], members),
+            sample_weight=weight,
+        )
+        stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
+        evaluations[str(name)] = evaluate_rows(rows, stats, num_bins, settings=settings, convention=convention)
     return rank_groups(evaluations)
 
 
-def draws_for_groups(num_groups: int) -> int:
-    """Return the number of draws: the adjustment multiplies p-values by up to the number of groups."""
-    return min(max(1000, 50 * num_groups), 20_000)
+def evaluate_many(
+    sums: Mapping[str, CalibrationSums],
+    *,
+    level: float = 0.9,
+    draws: int = 1000,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> list[GroupEvaluation]:
+    """Evaluate the sums of several groups, tasks or sets, and sort them, worst first, as :func:`evaluate_groups` does.
+
+    Args:
+        sums: name -> sums.
+        level: nominal coverage of the intervals.
+        draws: number of draws for floors and p-values; small p-values are computed from more draws.
+        seed: seed of the draws.
+        progress: called with the share of the groups that are done.
+    """
+    settings = Settings(level, draws, seed, tests=len(sums))
+    return rank_groups({name: sums[name].summarize(settings) for name in tracked(list(sums), progress)})
 
 
 def rank_groups(evaluations: Mapping[str, Evaluation]) -> list[GroupEvaluation]:
@@ -172,17 +185,17 @@ def groups_follow_labels(groups: NDArray[Any], target: Tensor, ignore_index: int
     kept = (target != ignore_index).numpy()
     if target.ndim > 1 or not kept.any():
         return False
-    labels, index = target.numpy()[kept], np.unique(groups[kept], return_inverse=True)[1]
-    num_pairs, num_labels = len(np.unique(np.stack([labels, index]), axis=1).T), len(np.unique(labels))
-    return bool(num_pairs == num_labels > 1 and index.max() > 0 and len(labels) >= FEW * num_labels)
+    labels, index = (np.unique(values[kept], return_inverse=True)[1] for values in (target.numpy(), groups))
+    counts = np.bincount(index * (labels.max() + 1) + labels, minlength=(index.max() + 1) * (labels.max() + 1))
+    return label_counts_follow_groups(counts.reshape(index.max() + 1, -1))
 
 
-def label_counts_follow_groups(counts: Tensor) -> bool:
+def label_counts_follow_groups(counts: NDArray[Any]) -> bool:
     """Return the same as :func:`groups_follow_labels`, from the number of samples by group and label, ``(G, C)``."""
     counts = counts[:, counts.sum(0) > 0]
-    one_group_each = bool(((counts > 0).sum(0) == 1).all())
     num_groups, num_labels = counts.shape
-    return one_group_each and num_groups > 1 and num_labels > 1 and int(counts.sum()) >= FEW * num_labels
+    one_group_each = bool(((counts > 0).sum(0) == 1).all())
+    return one_group_each and num_groups > 1 and num_labels > 1 and counts.sum() >= FEW * num_labels
 
 
 def group_table(column: str, groups: Sequence[GroupEvaluation], most: int = MOST_SHOWN) -> Table:

@@ -42,7 +42,7 @@ def label_noise(a: Models, b: Models, num_bins: int, *, seed: int = 0) -> dict[s
     outcome = [np.ones_like(one) for one in guess] if rows.positive else guess
     mean, square = np.zeros((2, 2, len(MEANS), len(rows)))  # over labels of a and of b
     stated = np.zeros((2, 2, len(rows)))  # by a and by b: probability of the outcome of a and of b
-    after = [aurc_influence(c.uncertainty, c.wrong, weight)[2][:, None] for c in columns]
+    after = [aurc_influence(c.certainty, c.wrong, weight)[2][:, None] for c in columns]
     for classes, p, losses in _losses(a, b, guess, after, num_bins):
         hits = np.array([classes == one for one in outcome])
         for m, p_m in enumerate(p):

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dualfocal._tensors import check_head, class_indices
-from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.cells import BinStats, equal_edges
 from dualfocal.metrics.rows import Rows, check_target
 from dualfocal.metrics.scan import Scan, scan
-from dualfocal.metrics.scores import mean
-from dualfocal.metrics.units import equal_edges
 
 CHUNK_BYTES = 2**28  # of logits at a time
 
@@ -23,7 +22,7 @@ class LinearCalibration:
     error: float
     nll: float
     brier: float
-    bins: BinStats  # bins of the ECE, on the device of the hidden states
+    bins: BinStats  # bins of the ECE
 
     @property
     def ece(self) -> float:
@@ -70,7 +69,7 @@ def linear_calibration(
             f"weight must have at least two rows, and target must hold class indices, got {weight.shape[0]} rows and "
             f"{target.dtype}"
         )
-    edges = equal_edges(num_bins, device=hidden.device)
+    edges = equal_edges(num_bins)
     hidden, target = hidden.detach().reshape(-1, hidden.shape[-1]), class_indices(target.reshape(-1))
     keep = target != ignore_index
     if not bool(keep.all()):
@@ -82,10 +81,10 @@ def linear_calibration(
         for start in range(0, len(hidden), step)
     ]
     confidence, right, nll, brier = (
-        torch.cat([getattr(part, name) for part in parts]) for name in ("confidence", "right", "nll", "brier")
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("confidence", "right", "nll", "brier")
     )
-    bins = BinStats.from_units(confidence, right, edges)
-    return LinearCalibration(len(hidden), mean((~right).double()), mean(nll), mean(brier), bins)
+    bins = BinStats.collect(confidence, right, edges)
+    return LinearCalibration(len(hidden), 1 - float(right.mean()), float(nll.mean()), float(brier.mean()), bins)
 
 
 @torch.no_grad()

@@ -18,8 +18,7 @@ import torch
 
 from dualfocal.metrics._several import tracked
 from dualfocal.metrics.comparison import Difference, check_enough_samples, resampled_metrics
-from dualfocal.metrics.inference.cluster_summary import ENOUGH_CLUSTERS
-from dualfocal.metrics.inference.weight_summary import WeightSummary
+from dualfocal.metrics.inference_result import ENOUGH_CLUSTERS, WeightSummary
 from dualfocal.metrics.label_noise import label_noise
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import Array, ShareDone

@@ -1,6 +1,5 @@
 """Label, unit, decimals and meaning of each metric, for tables and text."""
 
-import math
 from dataclasses import dataclass, replace
 
 
@@ -43,11 +42,6 @@ class Metric:
     def text(self, value: float | None, *, sign: bool = False) -> str:
         """Format a value; None (in JSON, a value that is not finite) gives an empty string."""
         return "" if value is None else f"{self.factor * value:{'+' if sign else ''}.{self.decimals}f}"
-
-    def text_above(self, value: float) -> str:
-        """Format an upper bound: round it up, unless it is above by the rounding of float64 only."""
-        scale = self.factor * 10**self.decimals
-        return self.text(math.ceil(value * scale - 1e-6) / scale)
 
 
 METRICS: dict[str, Metric] = {

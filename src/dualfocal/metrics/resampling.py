@@ -8,18 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from dualfocal.metrics.inference.cluster_noise import Grouping
+from dualfocal.metrics.cells import bin_index, equal_edges
+from dualfocal.metrics.ranking import TIE
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import Scan
-from dualfocal.metrics.units import Binner, equal_edges, from_units, to_units
+from dualfocal.metrics.units import MOST_UNITS
 
 DRAWS = 1000
-BLOCKS = 4096  # with more samples, random blocks of them are drawn, whose sums have the same variance
 CLASS_COLUMNS = 1024  # classwise bins resampled at a time
-ROUNDING = 2.0**-47  # relative tolerance of tied confidences
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -31,7 +29,7 @@ class Columns(NamedTuple):
     """What is resampled of each sample of a model, (N,) each."""
 
     confidence: Array
-    uncertainty: Array  # 1 / confidence of the predicted class
+    certainty: Array  # confidence of the predicted class
     correct: Array  # 0 or 1; of class 1 if it is the positive class
     wrong: Array  # whether the predicted class is not the true class
     nll: Array
@@ -42,22 +40,22 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows, stats: Scan, num_bins: int) -> Self:
-        """Convert the scan of the rows to float64."""
-        columns = (from_units(stats.confidence), stats.uncertainty, stats.correct, ~stats.right, stats.nll, stats.brier)
-        confidence, uncertainty, correct, wrong, nll, brier = (column.cpu().double().numpy() for column in columns)
-        weight = np.ones(len(rows)) if rows.weight is None else rows.weight.cpu().numpy()
-        order = confidence.argsort()
+        """Return the columns of scanned rows."""
+        weight = np.ones(len(rows)) if stats.weight is None else stats.weight
+        order = stats.confidence.argsort()
         mass = weight[order].cumsum()
-        edges = confidence[order[np.searchsorted(mass, mass[-1] * np.arange(1, num_bins) / num_bins)]]
-        adaptive = np.searchsorted(edges, confidence)
-        equal = bin_index(confidence, num_bins, rows.dtype)
-        return cls(confidence, uncertainty, correct, wrong, nll, brier, weight, equal, adaptive)
-
-
-def bin_index(p: Array, num_bins: int, dtype: torch.dtype) -> Index:
-    """Return the bin of equal width of each probability; edges are rounded to the dtype."""
-    index: Index = Binner(equal_edges(num_bins, dtype))(to_units(torch.from_numpy(p).reshape(-1))).numpy()
-    return index.reshape(p.shape)
+        edges = stats.confidence[order[np.searchsorted(mass, mass[-1] * np.arange(1, num_bins) / num_bins)]]
+        return cls(
+            confidence=stats.confidence,
+            certainty=stats.certainty,
+            correct=stats.correct.astype(np.float64),
+            wrong=(~stats.right).astype(np.float64),
+            nll=stats.nll,
+            brier=stats.brier,
+            weight=weight,
+            bin=bin_index(stats.confidence, equal_edges(num_bins, rows.dtype)),
+            adaptive_bin=np.searchsorted(edges, stats.confidence),
+        )
 
 
 def class_probabilities(rows: Rows, num_bins: int) -> Iterator[tuple[slice, Array]]:
@@ -84,12 +82,10 @@ def resample(
         classwise ECE is left out if not asked for.
     """
     rows, rng = models[0][0], np.random.default_rng(seed)
-    if rows.cluster is None:
-        number = min(len(rows), BLOCKS)
-        unit = np.arange(len(rows)) if len(rows) <= BLOCKS else rng.permutation(len(rows)) % number
-    else:
-        grouping = Grouping(int(rows.cluster.max()) + 1, rng)
-        unit, number = grouping.group_of(rows.cluster.cpu()).numpy(), grouping.groups
+    unit = np.arange(len(rows)) if rows.cluster is None else rows.cluster.cpu().numpy()
+    number = int(unit.max()) + 1
+    if number > MOST_UNITS:  # random groups, whose sums have the same variance
+        unit, number = (rng.permutation(number) % MOST_UNITS)[unit], MOST_UNITS
     picks = rng.integers(number, size=(draws, number)) + number * np.arange(draws)[:, None]
     copies = np.bincount(picks.ravel(), minlength=draws * number).reshape(draws, number).astype(np.float64)
     drawn = [_metrics(rows, Columns.of(rows, stats, num_bins), unit, copies, num_bins) for rows, stats in models]
@@ -103,7 +99,7 @@ def _metrics(rows: Rows, columns: Columns, unit: Index, copies: Array, num_bins:
     """Compute the metrics of all draws from one product of the numbers of copies and the sums of the units."""
     number, weight, correct = copies.shape[1], columns.weight, columns.correct
     gap, ones = columns.confidence - correct, np.ones_like(weight)
-    area, influence, _ = aurc_influence(columns.uncertainty, columns.wrong, weight)
+    area, influence, _ = aurc_influence(columns.certainty, columns.wrong, weight)
     means = [ones, columns.wrong, columns.nll, columns.brier, influence]
     sums = [np.bincount(unit, weight * values, number)[:, None] for values in means]
     in_bins = [ones, gap, correct, weight * (1 - correct), weight * correct]
@@ -147,18 +143,19 @@ def debiased_square(count: Array, gap: Array, correct: Array, squares: Sequence[
 def _classwise(rows: Rows, unit: Index, copies: Array, num_bins: int) -> Array:
     """Return the classwise ECE of each draw, multiplied by the sum of weights."""
     number, target, total = copies.shape[1], rows.target.cpu().numpy()[:, None], np.zeros(len(copies))
+    edges = equal_edges(num_bins, rows.dtype)
     for classes, p in class_probabilities(rows, num_bins):
         residual = p - (target == np.arange(classes.start, classes.stop))
         if rows.weight is not None:
             residual *= rows.weight.cpu().numpy()[:, None]
         width = p.shape[1] * num_bins
-        column = unit[:, None] * width + np.arange(p.shape[1]) * num_bins + bin_index(p, num_bins, rows.dtype)
+        column = unit[:, None] * width + np.arange(p.shape[1]) * num_bins + bin_index(p.ravel(), edges).reshape(p.shape)
         sums = np.bincount(column.ravel(), residual.ravel(), number * width).reshape(number, width)
         total += abs(copies @ sums).sum(1)
     return total / rows.num_classes
 
 
-def aurc_influence(uncertainty: Array, wrong: Array, weight: Array) -> tuple[float, Array, Array]:
+def aurc_influence(certainty: Array, wrong: Array, weight: Array) -> tuple[float, Array, Array]:
     """Return the AURC, the influence of each sample on it, per unit of weight, and how much of it an error adds.
 
     Sorted by descending confidence, sample k has the weight u_k, M_k is the sum of weights and r_k the weighted error
@@ -166,9 +163,9 @@ def aurc_influence(uncertainty: Array, wrong: Array, weight: Array) -> tuple[flo
     (r_j - A + sum over k >= j of u_k (wrong_j - r_k) / M_k) du / W. Tied samples share their weights, their errors, and
     what depends on their place.
     """
-    order = uncertainty.argsort(kind="stable")
-    ordered = uncertainty[order]
-    group = np.concatenate([[0], (np.diff(ordered) > ROUNDING * ordered[1:]).cumsum()])
+    order = (-certainty).argsort(kind="stable")
+    ordered = certainty[order]
+    group = np.concatenate([[0], (-np.diff(ordered) > TIE * ordered[:-1]).cumsum()])
     size = np.bincount(group)
 
     def shared(values: Array) -> Array:

@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from dualfocal.metrics.bins import BinStats
-from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.inference.result import Inference
-from dualfocal.metrics.inference.weight_summary import WeightSummary
+from dualfocal.metrics.cells import BinStats
+from dualfocal.metrics.inference_result import SIGNIFICANCE, Inference, WeightSummary
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS, metrics_of
 from dualfocal.metrics.rounding import Rounding
@@ -23,6 +21,7 @@ from dualfocal.metrics.verdict import (
 from dualfocal.tables import Table, quantity
 
 SCHEMA = 1
+FLAGS = ("positive", "confidence_only", "streamed")  # in JSON if they are true
 MEANS = (("confidence", "accuracy"), ("probability", "share"))  # in JSON: of the predicted class, of class 1
 
 
@@ -50,8 +49,8 @@ class Evaluation(Printed):
     inference: Inference | None = None
     convention: str | None = None
     positive: bool = False  # whether binary="positive": the probability of class 1 is scored
-    # From BinnedPredictions: how much a metric can at most differ from its value from the predictions themselves.
-    bounds: Mapping[str, float] = field(default_factory=dict)
+    # Whether adaptive ECE and AURC come from fine bins of the confidence, because the samples were only summed up.
+    streamed: bool = False
     # Whether only the predicted class is known: num_classes is 0, and what needs the other probabilities is NaN.
     confidence_only: bool = False
     weights: WeightSummary | None = None  # how much information weighted samples carry; None: equal weights
@@ -75,7 +74,7 @@ class Evaluation(Printed):
         """Mean confidence minus accuracy: above 0 the model is over-confident, below 0 under-confident."""
         return self.confidence - self.accuracy
 
-    def verdict(self, class_names: Sequence[str] | None = None) -> str:
+    def verdict(self, class_names: Sequence[str] | None = None, tolerance: float = 0.01) -> str:
         """Say in a few sentences whether confidences and class probabilities are calibrated.
 
         The two tests are significant by Holm's method: one at 2.5 %, the other then at 5 %. Of rounded probabilities, a
@@ -83,6 +82,7 @@ class Evaluation(Printed):
 
         Args:
             class_names: names of the classes (None: those of the evaluation; numbers if it has none).
+            tolerance: if the interval of the debiased error ends below it, the verdict says that the gap is small.
 
         Raises:
             ValueError: the evaluation was made without ``inference=True``.
@@ -90,7 +90,7 @@ class Evaluation(Printed):
         inference = inference_of(self)
         names = self.class_names if class_names is None else class_names
         significant, *significant_classes = (p <= SIGNIFICANCE for p in inference.adjusted)
-        sentences = [confidence_verdict(self, inference, significant, names)]
+        sentences = [confidence_verdict(self, inference, significant, names, tolerance)]
         if self.confidence_only:
             sentences.append(CONFIDENCE_ONLY if math.isnan(self.nll) else TOP_LABEL_ONLY)
         elif inference.classwise is not None:
@@ -128,12 +128,9 @@ class Evaluation(Printed):
             "bins": self.bins.to_dict(),
             "inference": None if self.inference is None else self.inference.to_dict(),
         }
-        content |= {name: True for name in ("positive", "confidence_only") if getattr(self, name)}
-        if self.weights is not None:
-            content["weights"] = asdict(self.weights)
-        if self.rounding is not None:
-            content["rounding"] = asdict(self.rounding)
-        return content | ({"bounds": dict(self.bounds)} if self.bounds else {})
+        content |= {name: True for name in FLAGS if getattr(self, name)}
+        summaries = {"weights": self.weights, "rounding": self.rounding}
+        return content | {name: asdict(summary) for name, summary in summaries.items() if summary is not None}
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
         """Return a flat dict of floats for a logger (TensorBoard, W&B, MLflow, ``compute_metrics`` of Hugging Face).
@@ -188,26 +185,17 @@ class Evaluation(Printed):
             **values,
             bins=BinStats.from_dict(content["bins"]),
             inference=None if content["inference"] is None else Inference.from_dict(content["inference"]),
-            positive=positive,
-            bounds=content.get("bounds", {}),
-            confidence_only=content.get("confidence_only", False),
+            **{name: content.get(name, False) for name in FLAGS},
             weights=WeightSummary(**content["weights"]) if "weights" in content else None,
             rounding=Rounding(**content["rounding"]) if "rounding" in content else None,
         )
 
     def table(self) -> Table:
-        """Return a table of the metrics, with noise floors if the evaluation was made with ``inference=True``.
-
-        Where values have bounds, a column shows them, rounded up.
-        """
+        """Return a table of the metrics, with noise floors if the evaluation was made with ``inference=True``."""
         headings = ["", "value"]
         shown = metrics_of(positive=self.positive)
         metrics = {name: metric for name, metric in shown.items() if not math.isnan(getattr(self, name))}
         rows = [[metric.heading, metric.text(getattr(self, name))] for name, metric in metrics.items()]
-        if self.bounds:
-            headings.append("off by at most")
-            for row, (name, metric) in zip(rows, metrics.items(), strict=True):
-                row.append(metric.text_above(self.bounds[name]) if name in self.bounds else "")
         if self.inference is not None:
             headings += ["floor", "its 95 % quantile"]
             for row, (name, metric) in zip(rows, metrics.items(), strict=True):

@@ -17,6 +17,7 @@ WORDS = ("zero", "one", "two", "three", "four")
 MOST_DECIMALS = {torch.float16: 2, torch.bfloat16: 1}  # their own precision is too low for finer grids; others: 4
 FEW_ROWS = (4, 256)  # looked at first: ordinary probabilities are not on a grid
 TILE = 1 << 20  # elements per tile
+LEAST_VALUES = 20  # above 0, of rounded probabilities that do not sum to 1
 EXACT = 20  # rows of three or more probabilities; if each of so many sums to 1 exactly, the values are not rounded
 
 
@@ -41,8 +42,10 @@ class Rounding:
     divided: int
     error: float
 
-    def __add__(self, other: "Rounding") -> "Rounding":
-        """Return the rounding of two sets of rows."""
+    def __add__(self, other: "Rounding | None") -> "Rounding":
+        """Return the rounding of two sets of rows; None: they were not rounded, or their number is not known."""
+        if other is None:
+            return self
         num_rows = self.num_rows + other.num_rows
         squares = self.num_rows * self.error**2 + other.num_rows * other.error**2
         return Rounding(
@@ -132,6 +135,8 @@ def renormalise(
         return values, None
     one = 10**decimals
     total, nonzero, confidence = _sums(values, one, positive=positive)
+    if float(nonzero.sum()) < LEAST_VALUES and bool((total != one).any()):
+        return values, None  # few values can lie on a grid by chance: the rule for all other probabilities holds
     good = _explained(total, nonzero, values.shape[1], one)
     if not bool(good.all()):
         row = int((~good).nonzero()[0])

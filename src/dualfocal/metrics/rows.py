@@ -310,11 +310,6 @@ def _with_mean_one(weight: Tensor | None) -> Tensor | None:
     return weight / weight.mean()
 
 
-def first_maximum(values: Tensor) -> Tensor:
-    """Return the class with the largest value of each row; of several, the first."""
-    return (values == values.amax(1, keepdim=True)).int().argmax(1)  # of integers, torch returns the first maximum
-
-
 def _two_columns(values: Tensor, input: str, name: str, binary: str | None) -> Tensor:
     """Turn one score per sample into two columns: sigmoid(z) = softmax(0, z)[1]."""
     if binary is None:

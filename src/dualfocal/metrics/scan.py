@@ -2,276 +2,347 @@
 
 The rows are processed in tiles that stay in the cache: each tile is converted to float64 once, with the layout that
 vectorises best. torch.softmax of float32 rows would take several times as long with few classes, and would round each
-confidence to 24 bits.
-
-Logits on CUDA are read by the kernels of :mod:`dualfocal.kernels.confidence` instead, where they apply. They compute in
-float32; confidences differ from those of the CPU by about 1e-7.
+confidence to 24 bits. Tensors end here: the result consists of numpy arrays.
 """
 
-import functools
-from dataclasses import dataclass, replace
-from types import ModuleType
-from typing import NamedTuple
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal import kernels
-from dualfocal._tensors import wide_dtype
-from dualfocal.metrics._class_bins import ClassBins, ClassMoments, MomentBins
-from dualfocal.metrics.bins import BinStats
-from dualfocal.metrics.rows import FEW_CLASSES, ROUNDING, RowError, Rows, check_logits
-from dualfocal.metrics.units import ONE, equal_edges, to_units
+from dualfocal.metrics.cells import ROUNDING, BinStats, Floats, bin_index, equal_edges, tally
+from dualfocal.metrics.rows import FEW_CLASSES, RowError, Rows, check_logits
+from dualfocal.metrics.rows import ROUNDING as PROBABILITY_ROUNDING
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements per tile
-BLOCK = 1 << 14  # minimum number of rows whose per-row numbers are computed together
-LONG_ROW = 1 << 14  # classes: torch may split a longer row over threads, and so sum it in another order
-FUSED_DEVICE = "cuda"
+BLOCK = 1 << 14  # minimum number of rows whose numbers are computed together
 SUM_TOLERANCE = 1e-2  # of the sum of a row of probabilities: allows half precision, or a csv with three decimals
+SAME = 1e-9  # relative tolerance of equal weights
 
 
 @dataclass(frozen=True)
 class Scan:
-    """Result of :func:`scan`: numbers of each row, (N,) each, and the classwise bins."""
+    """Result of :func:`scan`: numbers of each row, ``(N,)`` each, and the bins of the classes."""
 
-    confidence: Tensor  # int64 units of 2^-32: of the predicted class, or of class 1 if rows.positive
-    correct: Tensor  # bool, whether that class is the true class
-    uncertainty: Tensor  # float64, 1 / confidence of the predicted class: distinguishes confidences that round to 1
-    right: Tensor  # bool, whether the predicted class is the true class, also if rows.positive; ties: the first class
+    confidence: Floats  # of the predicted class, or of class 1 if rows.positive
+    correct: NDArray[np.bool_]  # whether that class is the true class
+    certainty: Floats  # confidence of the predicted class, also if rows.positive
+    right: NDArray[np.bool_]  # whether the predicted class is the true class; of several largest values, the first
+    predicted: NDArray[np.int64]  # the predicted class
+    weight: Floats | None  # weight of each row, with mean 1; None: all rows count the same
+    noise: Floats | None  # variance of weight * correct for a calibrated model; None: weight^2 p (1 - p)
+    cluster: NDArray[np.int64] | None  # cluster of each row
+    dtype: torch.dtype  # precision of the caller's values, to which edges are rounded
     # Empty unless requested:
-    nll: Tensor  # float64, -log p of the true class
-    brier: Tensor  # float64, sum_c (p_c - y_c)^2; (p_1 - y)^2 if rows.positive
-    classes: BinStats  # (C, B), every row in the bins of every class
-    moments: ClassMoments | None = None  # the same, apart for rows that are predicted as the class, and with moments
+    nll: Floats  # -log p of the true class
+    brier: Floats  # sum_c (p_c - y_c)^2; (p_1 - y)^2 if rows.positive
+    classes: BinStats | None = None  # (C, 2, B): by class, by whether the row is predicted as the class, by bin of p
+
+    def bins(self, num_bins: int) -> BinStats:
+        """Return bins of equal width of the confidence."""
+        edges = equal_edges(num_bins, self.dtype)
+        return BinStats.collect(self.confidence, self.correct, edges, weight=self.weight, noise=self.noise)
+
+    def mean(self, values: Floats | NDArray[np.bool_]) -> float:
+        """Return the mean over the rows, weighted if they have weights."""
+        if self.weight is None:
+            return float(values.mean())
+        return float((values * self.weight).sum() / self.weight.sum())
 
 
 def scan(
-    rows: Rows,
-    *,
-    num_bins: int = 15,
-    scores: bool = False,
-    classwise: bool = False,
-    moments: bool = False,
-    as_given: bool = False,
+    rows: Rows, *, num_bins: int = 15, scores: bool = False, classwise: bool = False, as_given: bool = False
 ) -> Scan:
     """Check the values of all rows and compute what the metrics need, in one pass.
 
     Args:
         rows: the predictions.
-        num_bins: number of classwise bins.
+        num_bins: number of bins of each class.
         scores: whether to compute NLL and Brier score.
-        classwise: whether to compute the classwise bins.
-        moments: whether to compute the classwise bins with their moments; needs ``classwise``.
+        classwise: whether to compute the bins of the classes.
         as_given: whether to round confidences to the dtype of the values, like code that computes in that dtype.
 
     Raises:
         ValueError: a row holds NaN, an infinite maximum, or invalid probabilities.
     """
-    fused = None if classwise or as_given else _fused(rows, num_bins, scores)
-    if fused is not None:
-        return fused
-    dim = 0 if rows.values.is_cpu and rows.num_classes < FEW_CLASSES else 1
-    bins = (MomentBins if moments else ClassBins)(rows, num_bins, dim) if classwise else None
-    stats = _TiledScan(rows, num_bins, dim, bins, scores=scores, as_given=as_given).run()
-    if bins is None:
-        return stats
-    classes = bins.stats()
-    return replace(stats, classes=classes, moments=bins.moments(classes))
+    return _TiledScan(rows, num_bins, scores=scores, classwise=classwise, as_given=as_given).run()
 
 
-class _RowNumbers(NamedTuple):
-    """Numbers of each row of a block, (T,) each."""
+def label_weights(rows: Rows) -> Tensor | None:
+    """Return the weight of each class, ``(C,)``, if the weights depend on the label alone, or None.
 
-    peak: Tensor  # the largest value
-    target_value: Tensor  # the value of the target
-    class_one: Tensor  # p of class 1, times the total
-    total: Tensor  # sum of p; for logits of exp(z - peak)
-    squares: Tensor  # sum of their squares
+    None also if a class has fewer than two samples: what its weight is cannot be seen.
+    """
+    if rows.weight is None or int(torch.bincount(rows.target, minlength=rows.num_classes).min()) < 2:
+        return None
+    start = rows.weight.new_zeros(rows.num_classes)
+    low, high = (
+        start.scatter_reduce(0, rows.target, rows.weight, reduce, include_self=False) for reduce in ("amin", "amax")
+    )
+    return high if bool((high - low <= SAME * high).all()) else None
 
-    def at(self, part: slice) -> "_RowNumbers":
-        return _RowNumbers(*(numbers[part] for numbers in self))
+
+class _Columns(NamedTuple):
+    """Numbers of each row, ``(N,)`` float64: tensors during the scan, then numpy arrays."""
+
+    certainty: Any  # probability of the predicted class
+    one: Any  # probability of class 1, if rows.positive
+    target: Any  # probability of the true class
+    nll: Any
+    brier: Any
+    noise: Any  # of weighted rows: variance of weight * (certainty - right) for a calibrated model
+    noise_of_one: Any  # the same for class 1
+
+
+class _Noise:
+    """Variance of w (p - y) for a calibrated model: a p^2 + b p for each row and class.
+
+    With weights that do not depend on the label, it is w^2 p (1 - p). Weights that depend on the label alone, w_k for
+    class k, are those of a random label: the model is calibrated in the weighted population if a row has label k with
+    probability p_k there, so among the rows with probability (p_k / w_k) / S, S = sum_j p_j / w_j. The variance of
+    w_Y (p_c - [Y = c]) is then (p_c^2 (M - 2 w_c) + p_c w_c) / S, with M = sum_j p_j w_j.
+
+    Args:
+        weight: weight of each row of a tile, ``(T,)``.
+        by_label: weight of each class, ``(C,)``, or None.
+        p: probabilities of the tile.
+        dim: dimension of the classes.
+    """
+
+    def __init__(self, weight: Tensor, by_label: Tensor | None, p: Tensor, dim: int) -> None:
+        self.by_label, self.weight = by_label, weight
+        if by_label is not None:
+            columns = torch.stack([1 / by_label, by_label], 1)
+            self.total, self.mean = (columns.T @ p if dim == 0 else (p @ columns).T).unbind(0)
+
+    def of(self, p: Tensor, row: Tensor | slice, label: Tensor) -> Tensor:
+        """Return the variance of some entries, given their rows in the tile and their classes."""
+        if self.by_label is None:
+            return self.weight[row] ** 2 * p * (1 - p)
+        weight = self.by_label[label]
+        return p * (p * (self.mean[row] - 2 * weight) + weight) / self.total[row]
+
+    def by_class(self, p: Tensor, squares: Tensor, dim: int) -> Tensor:
+        """Return the sums over the rows of the tile, ``(C,)``, from probabilities and their squares."""
+        if self.by_label is None:
+            return _sum_rows(p - squares, dim, self.weight**2)
+        first, second = _sum_rows(p, dim, 1 / self.total), _sum_rows(squares, dim, 1 / self.total)
+        return _sum_rows(squares, dim, self.mean / self.total) + self.by_label * (first - 2 * second)
 
 
 class _TiledScan:
-    """The pass over all rows, in tiles that stay in the cache.
+    """The pass over all rows.
 
-    The numbers of the rows are finished by block, which holds several tiles: a call for the few rows of each tile would
-    be slow.
-
-    Args:
-        rows: the predictions.
-        num_bins: number of classwise bins.
-        dim: dimension of the classes in a tile.
-        bins: where the classwise bins are collected (None: nowhere).
-        scores: whether to compute NLL and Brier score.
-        as_given: whether to round confidences to the dtype of the values.
+    The entries of the class bins are looked up by block, which holds several tiles: a call for the few rows of each
+    tile would be slow.
     """
 
-    def __init__(
-        self, rows: Rows, num_bins: int, dim: int, bins: ClassBins | None, *, scores: bool, as_given: bool
-    ) -> None:
-        self.rows, self.dim, self.bins, self.scores, self.as_given = rows, dim, bins, scores, as_given
+    def __init__(self, rows: Rows, num_bins: int, *, scores: bool, classwise: bool, as_given: bool) -> None:
+        self.rows, self.scores, self.as_given = rows, scores, as_given
         n, device = len(rows), rows.values.device
-        self.wide = wide_dtype(rows.values)
+        self.dim = 0 if rows.values.is_cpu and rows.num_classes < FEW_CLASSES else 1
         self.step = max(1, (TILE_CPU if rows.values.is_cpu else TILE_DEVICE) // rows.num_classes)
-        self.buffer = torch.empty(min(self.step, n) * rows.num_classes, dtype=self.wide, device=device)
-        self.scratch = torch.empty_like(self.buffer) if scores and not rows.positive else self.buffer
-        right = torch.empty(n, dtype=torch.bool, device=device)
-        self.stats = Scan(
-            confidence=torch.empty(n, dtype=torch.int64, device=device),
-            correct=rows.target == 1 if rows.positive else right,
-            uncertainty=torch.empty(n, dtype=self.wide, device=device),
-            right=right,
-            nll=torch.empty(n if scores else 0, dtype=self.wide, device=device),
-            brier=torch.empty(n if scores else 0, dtype=self.wide, device=device),
-            classes=BinStats.empty(0, edges=equal_edges(num_bins, device=device)),
-        )
+        self.by_label = label_weights(rows)
+        self.cells = _ClassCells(rows, num_bins, self.dim, self.by_label) if classwise else None
+        self.buffer = torch.empty(min(self.step, n) * rows.num_classes, dtype=torch.float64, device=device)
+        self.scratch = torch.empty_like(self.buffer) if scores or classwise else self.buffer
+        self.columns = _Columns(*torch.empty(len(_Columns._fields), n, dtype=torch.float64, device=device))
+        self.predicted = torch.empty(n, dtype=torch.int64, device=device)
 
     def run(self) -> Scan:
-        n, block = len(self.rows), self.step * max(1, BLOCK // self.step)
+        rows, n = self.rows, len(self.rows)
+        block = self.step * max(1, BLOCK // self.step)
         for start in range(0, n, block):
-            part = slice(start, min(start + block, n))
-            shape = (len(_RowNumbers._fields), part.stop - start)
-            numbers = _RowNumbers(*torch.empty(shape, dtype=self.wide, device=self.rows.values.device))
-            for first in range(start, part.stop, self.step):
-                here = slice(first, min(first + self.step, part.stop))
-                self._read_tile(here, numbers.at(slice(here.start - start, here.stop - start)))
-            self._write(part, numbers)
-            if self.bins is not None:
-                self.bins.flush()
-        return self.stats
+            end = min(start + block, n)
+            for first in range(start, end, self.step):
+                here = slice(first, min(first + self.step, end))
+                self._read_tile(here, _Columns(*(column[here] for column in self.columns)))
+            if self.cells is not None:
+                self.cells.flush()
+        columns = _Columns(*(column.cpu().numpy() for column in self.columns))
+        predicted, target = self.predicted.cpu().numpy(), rows.target.cpu().numpy()
+        right = predicted == target
+        noise = None
+        if self.by_label is not None:
+            noise = columns.noise_of_one if rows.positive else columns.noise
+        return Scan(
+            confidence=columns.one if rows.positive else columns.certainty,
+            correct=target == 1 if rows.positive else right,
+            certainty=columns.certainty,
+            right=right,
+            predicted=predicted,
+            weight=None if rows.weight is None else rows.weight.cpu().numpy(),
+            noise=noise,
+            cluster=None if rows.cluster is None else rows.cluster.cpu().numpy(),
+            dtype=rows.dtype,
+            nll=columns.nll if self.scores else np.empty(0),
+            brier=columns.brier if self.scores else np.empty(0),
+            classes=None if self.cells is None else self.cells.finish(target, predicted, columns),
+        )
 
-    def _read_tile(self, here: slice, numbers: _RowNumbers) -> None:
-        """Compute the numbers of the rows of a tile, and add it to the classwise bins."""
-        rows, dim, bins = self.rows, self.dim, self.bins
+    def _read_tile(self, here: slice, columns: "_Columns") -> None:
+        """Compute the numbers of the rows of a tile, and add it to the bins of the classes."""
+        rows, dim = self.rows, self.dim
         values, target = rows.values[here], rows.target[here]
         tile = self.buffer[: values.numel()].view((rows.num_classes, -1) if dim == 0 else values.shape)
         tile.copy_(values.T if dim == 0 else values)
-        torch.gather(tile, dim, target.unsqueeze(dim), out=numbers.target_value.unsqueeze(dim))
-        predicted = None if bins is None or bins.predicted is None else bins.predicted[here]
-        self.stats.right[here] = _predict(
-            values, tile, numbers.target_value, target, dim, peak=numbers.peak, predicted=predicted
-        )
-        # From here on the tile holds p times the total; for logits exp(z - max), whose largest entry is 1.
+        peak, predicted = _largest(values, tile, dim)
+        self.predicted[here] = predicted
         if rows.input == "logits":
-            tile.sub_(numbers.peak.unsqueeze(dim)).exp_()
-        _sum(tile, dim, out=numbers.total)
-        if rows.positive:
-            numbers.class_one.copy_(tile.select(dim, 1))
-        elif self.scores:
-            squared = torch.mul(tile, tile, out=self.scratch[: tile.numel()].view_as(tile))
-            _sum(squared, dim, out=numbers.squares)
+            check_logits(peak, here.start)
+            target_value = tile.gather(dim, target.unsqueeze(dim)).squeeze(dim)
+            tile.sub_(peak.unsqueeze(dim)).exp_()
+            total = _sum_classes(tile, dim)
+            torch.sub(total.log(), target_value.sub_(peak), out=columns.nll)
+            torch.reciprocal(total, out=columns.certainty)  # the largest term is exp(0)
+            tile.mul_(columns.certainty.unsqueeze(dim))
+        else:
+            _check_probabilities(tile, peak, dim, here.start)
+            torch.clamp_max(peak, 1.0, out=columns.certainty)
+        torch.gather(tile, dim, target.unsqueeze(dim), out=columns.target.unsqueeze(dim))
         if rows.input == "probs":
-            _check_probabilities(tile, numbers.peak, numbers.total, dim, here.start)
-        if bins is not None:
-            scale = ONE / numbers.total.unsqueeze(dim) if rows.input == "logits" else ONE
-            bins.add(tile.mul_(scale).round_(), here)
-
-    def _write(self, part: slice, numbers: _RowNumbers) -> None:
-        """Turn the numbers of the rows of a block into confidences and scores; overwrites the numbers."""
-        rows, stats = self.rows, self.stats
-        peak, target_value, class_one, total, squares = numbers
-        logits = rows.input == "logits"
-        if logits:
-            check_logits(peak, part.start)
-            target_value -= peak
-            peak.fill_(1.0)
-        else:
-            peak.clamp_max_(1.0)
-            total.fill_(1.0)
-        stats.uncertainty[part] = total / peak
-        p = (class_one if rows.positive else peak) / total
-        stats.confidence[part] = to_units(p.to(rows.values.dtype) if self.as_given else p)
-        if not self.scores:
-            return
-        stats.nll[part] = total.log() - target_value if logits else -target_value.log()
+            torch.neg(columns.target.log(), out=columns.nll)
         if rows.positive:
-            stats.brier[part] = (p - rows.target[part]).square_()
-        else:
-            target_value = target_value.exp_() if logits else target_value
-            stats.brier[part] = squares.div_(total * total).sub_(target_value / total, alpha=2).add_(1).clamp_min_(0)
+            torch.clamp_max(tile.select(dim, 1), 1.0, out=columns.one)
+        if self.as_given:
+            for column in (columns.certainty, columns.one):
+                column.copy_(column.to(values.dtype))
+        weights = None if rows.weight is None else _Noise(rows.weight[here], self.by_label, tile, dim)
+        if weights is not None:
+            columns.noise.copy_(weights.of(columns.certainty, slice(None), predicted))
+            columns.noise_of_one.copy_(weights.of(columns.one, slice(None), torch.ones_like(predicted)))
+        if self.scores or self.cells is not None:
+            squares = torch.mul(tile, tile, out=self.scratch[: tile.numel()].view_as(tile))
+            if rows.positive:
+                torch.square(columns.one - target, out=columns.brier)
+            else:
+                total = _sum_classes(squares, dim)
+                torch.sub(total, columns.target, alpha=2, out=columns.brier).add_(1).clamp_min_(0)
+            if self.cells is not None:
+                self.cells.add(tile, squares, weights)
 
 
-def fused_kernels(values: Tensor) -> ModuleType | None:
-    """Return the module of the kernels for CUDA, or None if they cannot read the values."""
-    return _kernels() if values.device.type == FUSED_DEVICE and values.dtype in kernels.DTYPES else None
+class _ClassCells:
+    """Bins of the probabilities of every class, apart for the rows that are predicted as the class.
 
-
-@functools.cache
-def _kernels() -> ModuleType | None:
-    if not kernels.available():
-        return None
-    from dualfocal.kernels import confidence
-
-    return confidence
-
-
-def _fused(rows: Rows, num_bins: int, scores: bool) -> Scan | None:
-    """Scan logits by the kernels; None if they do not apply, or if a row looks invalid: the caller checks it again."""
-    fused = None if rows.positive or rows.input != "logits" else fused_kernels(rows.values)
-    if fused is None:
-        return None
-    numbers = fused.scan_rows(rows.values, rows.target, scores=scores)
-    if not bool(numbers.uncertainty.isfinite().all()):
-        return None
-    empty = BinStats.empty(0, edges=equal_edges(num_bins, device=rows.values.device))
-    return Scan(
-        numbers.confidence, numbers.right, numbers.uncertainty, numbers.right, numbers.nll, numbers.brier, empty
-    )
-
-
-def _sum(tile: Tensor, dim: int, out: Tensor) -> None:
-    """Sum over classes in an order that depends only on their number, so that a row gives the same bits in any tile."""
-    if dim == 1 and tile.is_cpu and tile.shape[1] > LONG_ROW:
-        np.add.reduce(tile.numpy(), axis=1, out=out.numpy())
-    elif dim == 1:
-        torch.sum(tile, 1, out=out)
-    else:
-        torch.add(tile[0], tile[1], out=out)
-        for row in tile[2:]:
-            out += row
-
-
-def _predict(
-    values: Tensor,
-    tile: Tensor,
-    target_value: Tensor,
-    target: Tensor,
-    dim: int,
-    *,
-    peak: Tensor,
-    predicted: Tensor | None,
-) -> Tensor:
-    """Write the largest value of each row to ``peak``; return whether the target is the first class with that value.
-
-    Also write the first class with the largest value to ``predicted``, if it is given.
+    Only entries above the first bin are looked up; the first bin is the total minus the other bins. Fewer than
+    ``num_bins`` classes of a row can have a probability above 1 / num_bins, so with many classes few entries are looked
+    up.
     """
+
+    def __init__(self, rows: Rows, num_bins: int, dim: int, by_label: Tensor | None) -> None:
+        self.rows, self.dim, self.num_bins, self.by_label = rows, dim, num_bins, by_label
+        self.edges = equal_edges(num_bins, rows.dtype)
+        self.first = float(self.edges[1]) + ROUNDING if num_bins > 1 else math.inf  # a probability can be 1.0000001
+        self.sums = np.zeros((4, rows.num_classes * num_bins))  # count, confidence, variance, squares
+        self.totals = np.zeros((2, rows.num_classes))  # confidence and variance of all rows, by class
+        self.waiting: list[list[NDArray[Any]]] = []  # class, p, weight, variance, square of entries
+
+    def add(self, p: Tensor, squares: Tensor, weights: _Noise | None) -> None:
+        """Add a tile of probabilities."""
+        label, row, value = _above(p, self.first, self.dim)
+        if weights is None:
+            total = _sum_rows(p, self.dim)
+            variance = total - _sum_rows(squares, self.dim)
+            entries = [label, value]
+        else:
+            total, variance = _sum_rows(p, self.dim, weights.weight), weights.by_class(p, squares, self.dim)
+            weight = weights.weight[row]
+            jump = weight if weights.by_label is None else weights.by_label[label]
+            entries = [label, value, weight, weights.of(value, row, label), weight * jump]
+        self.totals += torch.stack([total, variance]).cpu().numpy()
+        self.waiting.append([entry.cpu().numpy() for entry in entries])
+
+    def flush(self) -> None:
+        """Look up the bins of the entries added since the last flush."""
+        label, p, *weighted = (np.concatenate(parts) for parts in zip(*self.waiting, strict=True))
+        index, size = label * self.num_bins + bin_index(p, self.edges), self.sums.shape[1]
+        if weighted:
+            weight, noise, square = weighted
+            self.sums += [np.bincount(index, x, size) for x in (weight, weight * p, noise, square)]
+        else:
+            count = np.bincount(index, minlength=size)
+            self.sums += [count, np.bincount(index, p, size), np.bincount(index, p * (1 - p), size), count]
+        self.waiting = []
+
+    def finish(self, target: NDArray[np.int64], predicted: NDArray[np.int64], columns: "_Columns") -> BinStats:
+        """Return the bins of all rows added so far, ``(C, 2, B)``."""
+        rows, shape = self.rows, (self.rows.num_classes, self.num_bins)
+        weight = np.ones(len(target)) if rows.weight is None else rows.weight.cpu().numpy()
+        # If weights depend on the label alone, a drawn label has the weight of its class.
+        by_label = None if self.by_label is None else self.by_label.cpu().numpy()
+        square = (weight**2).sum() if by_label is None else weight.sum() * by_label
+        whole = dict(zip(("count", "confidence", "variance", "squares"), self.sums.reshape(4, *shape), strict=True))
+        for name, total in (("count", weight.sum()), ("squares", square)):
+            whole[name][:, 0] = total - whole[name].sum(1)
+        for name, totals in zip(("confidence", "variance"), self.totals, strict=True):
+            whole[name][:, 0] = np.maximum(totals - whole[name].sum(1), 0.0)
+
+        def summed(label: NDArray[np.int64], p: Floats, values: Floats) -> Floats:
+            return tally(label * self.num_bins + bin_index(p, self.edges), values, shape[0] * shape[1]).reshape(shape)
+
+        whole["correct"], whole["correct_squares"] = (
+            summed(target, columns.target, values) for values in (weight, weight**2)
+        )
+        right = predicted == target
+        p = columns.certainty
+        terms = {
+            "count": weight,
+            "confidence": weight * p,
+            "variance": p * (1 - p) if rows.weight is None else columns.noise,
+            "squares": weight**2 if by_label is None else weight * by_label[predicted],
+            "correct": weight * right,
+            "correct_squares": weight**2 * right,
+        }
+        top = {name: summed(predicted, p, values) for name, values in terms.items()}
+        empty = whole["count"] - top["count"] <= ROUNDING  # what is left of an empty bin is rounding
+        others = {name: np.where(empty, 0.0, whole[name] - top[name]) for name in whole}
+        return BinStats(**{name: np.stack([others[name], top[name]], axis=1) for name in whole}, edges=self.edges)
+
+
+def _largest(values: Tensor, tile: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Return the largest value of each row of a tile, and the first class that has it. NaN counts as the largest."""
     if dim == 1:
         # numpy's argmax is vectorised and finds NaN; the caller's dtype, if numpy has it, is narrower than the tile's.
         native = values if values.dtype in (torch.float32, torch.float64) else tile
         first = torch.from_numpy(native.numpy().argmax(1)) if tile.is_cpu else tile.argmax(1)
-        torch.gather(tile, 1, first.unsqueeze(1), out=peak.unsqueeze(1))
-        if predicted is not None:
-            predicted.copy_(first)
-        return first == target
-    torch.amax(tile, 0, out=peak)
-    if predicted is not None:
-        for c in range(len(tile) - 1, -1, -1):
-            predicted.masked_fill_(tile[c] == peak, c)
-        return predicted == target
-    if np.count_nonzero(np.equal(tile.numpy(), peak.numpy())) == len(target):  # no ties in this tile
-        return target_value == peak
-    return torch.from_numpy(tile.numpy().argmax(0) == target.numpy())
+        return tile.gather(1, first.unsqueeze(1)).squeeze(1), first
+    peak = tile.amax(0)
+    first = torch.zeros(tile.shape[1], dtype=torch.int8, device=tile.device)  # fewer than FEW_CLASSES
+    for c in range(len(tile) - 1, -1, -1):
+        first.masked_fill_(tile[c] == peak, c)
+    return peak, first.long()
 
 
-def _check_probabilities(tile: Tensor, peak: Tensor, total: Tensor, dim: int, start: int) -> None:
+def _sum_classes(tile: Tensor, dim: int) -> Tensor:
+    """Sum a tile over its classes."""
+    if dim == 1:
+        return tile.sum(1)
+    total = tile[0] + tile[1]
+    for row in tile[2:]:
+        total += row
+    return total
+
+
+def _sum_rows(tile: Tensor, dim: int, factor: Tensor | None = None) -> Tensor:
+    """Sum a tile over its rows, each multiplied by a factor."""
+    if factor is None:
+        return tile.sum(1 - dim)
+    return tile @ factor if dim == 0 else factor @ tile
+
+
+def _check_probabilities(tile: Tensor, peak: Tensor, dim: int, start: int) -> None:
     """Raise a ValueError for the first row of invalid probabilities; synchronises with a device only once."""
-    lowest = tile.amin(dim)
-    good = (lowest >= 0) & (peak <= 1 + ROUNDING) & ((total - 1).abs() <= SUM_TOLERANCE + ROUNDING)
+    lowest, total = tile.amin(dim), _sum_classes(tile, dim)
+    good = (lowest >= 0) & (peak <= 1 + PROBABILITY_ROUNDING)
+    good &= (total - 1).abs() <= SUM_TOLERANCE + PROBABILITY_ROUNDING
     if not bool(good.all()):
         row = int((~good).nonzero()[0])
-        scores = bool((lowest[row] >= 0) & (peak[row] <= 1 + ROUNDING))
+        scores = bool((lowest[row] >= 0) & (peak[row] <= 1 + PROBABILITY_ROUNDING))
         question = (
             "are these probabilities of a multi-label problem? Then pass task='multilabel', in the command line --task "
             "multilabel"
@@ -283,3 +354,18 @@ def _check_probabilities(tile: Tensor, peak: Tensor, total: Tensor, dim: int, st
             start + row,
             f"sums to {total[row]:.6g} and holds {lowest[row]:.6g} to {peak[row]:.6g}; {question}",
         )
+
+
+def _above(p: Tensor, first: float, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return class, row and value of every entry above ``first``."""
+    if not p.is_cpu:
+        major, minor = (p > first).nonzero(as_tuple=True)
+        value = p[major, minor]
+    else:  # numpy is five times as fast here
+        position = np.flatnonzero(p.numpy() > first)
+        width = p.shape[1]
+        # Faster than an integer division, and exact: adding 0.5 keeps the quotient away from whole numbers.
+        major = torch.from_numpy(((position + 0.5) * (1 / width)).astype(np.int64))
+        value = torch.from_numpy(p.view(-1).numpy()[position])
+        minor = torch.from_numpy(position).sub_(major, alpha=width)
+    return (major, minor, value) if dim == 0 else (minor, major, value)

@@ -2,18 +2,20 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dualfocal._tensors import wide_dtype
 from dualfocal.checks import check_choice
-from dualfocal.metrics._sorting import SortedConfidences, tie_groups
 from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.auroc import placements
-from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.cells import BinStats
+from dualfocal.metrics.ranking import TIE, RiskCoverage
 from dualfocal.metrics.rows import Rows, as_rows
 from dualfocal.metrics.scan import scan
 
+LEAST = 1e-300
 OOD_SCORES = ("entropy", "max_prob")
 
 
@@ -44,7 +46,8 @@ def error_rate(
     0.5
     """
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    return mean((~scan(rows).right).double(), rows.weight)
+    stats = scan(rows)
+    return 1 - stats.mean(stats.right)
 
 
 def nll(
@@ -67,7 +70,8 @@ def nll(
     1.6809
     """
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    return mean(scan(rows, scores=True).nll, rows.weight)
+    stats = scan(rows, scores=True)
+    return stats.mean(stats.nll)
 
 
 def brier_score(
@@ -93,7 +97,8 @@ def brier_score(
     0.05
     """
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    score = mean(scan(rows, scores=True).brier, rows.weight)
+    stats = scan(rows, scores=True)
+    score = stats.mean(stats.brier)
     return float(score**0.5) if root else score
 
 
@@ -118,7 +123,8 @@ def brier_decomposition(
     """
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, sample_weight=sample_weight)
     stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
-    return decompose(mean(stats.brier, rows.weight), stats.classes)
+    assert stats.classes is not None
+    return decompose(stats.mean(stats.brier), stats.classes.sum(1))
 
 
 def aurc(
@@ -145,7 +151,7 @@ def aurc(
     """
     rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
     stats = scan(rows)
-    return SortedConfidences.from_uncertainty(stats.uncertainty, stats.right, rows.weight).aurc()
+    return RiskCoverage.from_confidence(stats.certainty, stats.right, stats.weight).area()
 
 
 def ood_auroc(logits: Array, ood_logits: Array, *, input: str | None = None, score: str = "entropy") -> float:
@@ -177,17 +183,12 @@ def ood_auroc(logits: Array, ood_logits: Array, *, input: str | None = None, sco
     return placements(tied_ranks(torch.cat([known, ood])), positive).value
 
 
-def mean(values: Tensor, weight: Tensor | None = None) -> float:
-    """Return the mean, weighted if there are weights."""
-    return float(values.mean() if weight is None else (values * weight).sum() / weight.sum())
-
-
 def decompose(score: float, bins: BinStats) -> BrierDecomposition:
     """Compute calibration and refinement of a Brier score: from the bins of all classes, or of class 1 alone."""
-    count, gap, frequency = bins.count, bins.gap, bins.accuracy
-    total = count.reshape(-1, bins.num_bins)[0].sum()
-    calibration = float((gap * gap / count).nan_to_num_(0.0).sum() / total)
-    refinement = float((count * frequency * (1 - frequency)).nan_to_num_(0.0).sum() / total)
+    total = float(bins.count.reshape(-1, bins.num_bins)[0].sum())
+    full = np.maximum(bins.count, LEAST)
+    calibration = float((bins.gap**2 / full).sum()) / total
+    refinement = float((bins.correct * (1 - bins.correct / full)).sum()) / total
     return BrierDecomposition(score, calibration, refinement, score - calibration - refinement)
 
 
@@ -204,7 +205,9 @@ def uncertainty(rows: Rows, score: str) -> Tensor:
 def tied_ranks(values: Tensor) -> Tensor:
     """Number values in ascending order; values that differ by rounding only have equal ranks."""
     ordered, order = values.sort()
-    return torch.empty_like(order).index_copy_(0, order, tie_groups(ordered))
+    step = ordered[1:] - ordered[:-1]
+    new = step > (TIE * ordered[1:].abs() if ordered.dtype == torch.float64 else 0.0)
+    return torch.empty_like(order).index_copy_(0, order, torch.cat([new.new_zeros(1), new]).cumsum(0))
 
 
 def _uncertainty(values: Array, input: str | None, score: str) -> Tensor:

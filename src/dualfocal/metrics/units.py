@@ -1,76 +1,169 @@
-"""Confidences in whole units of 2^-32, and the bins that they fall into."""
+"""Sums of (p - y) over units: clusters of samples that may depend on each other, or single weighted samples."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from dualfocal._tensors import wide_dtype
-from dualfocal.checks import check_count
+from dualfocal.metrics.cells import BinStats, Floats, bin_index, tally
+from dualfocal.metrics.inference_result import ClusterSummary
+from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.scan import Scan
 
-ONE = 1 << 32  # confidence 1
+MOST_UNITS = 4096  # with more clusters, random groups of them are one unit: their sums have the same variance
+MOST_CELLS = 1 << 24  # sums by unit, class and bin in memory
+COLUMNS = 1024  # bins of classes that are summed at a time
 
-
-def equal_edges(num_bins: int, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
-    """Return the edges k/B, rounded to ``dtype`` but stored as float64."""
-    check_count("num_bins", num_bins)
-    edges = (torch.arange(num_bins + 1, dtype=torch.float64, device="cpu") / num_bins).to(dtype)
-    return edges.to(torch.float32 if torch.device(device).type == "mps" else torch.float64).to(device)
-
-
-def check_edges(edges: Tensor) -> None:
-    """Raise a ValueError unless the edges, float64, increase from 0 to 1."""
-    ends = edges[[0, -1]].tolist() if edges.ndim == 1 and len(edges) > 1 else []
-    if ends != [0, 1] or not bool((edges.diff() >= 0).all()):
-        raise ValueError(f"edges must increase from 0 to 1, got {edges.tolist()}")
+ClassGaps = Callable[[slice], Floats]
 
 
-class Binner:
-    """Find the bin ``(lo, hi]`` of confidences in units of 2^-32; 0 is in the first bin.
+@dataclass(frozen=True, eq=False)
+class UnitSums:
+    """Sums of the residuals w (p - y) over the samples of each unit. Units are independent, their samples need not be.
 
-    >>> import torch
-    >>> Binner(equal_edges(4))(torch.tensor([0, ONE // 4, ONE // 4 + 1, ONE]))
-    tensor([0, 0, 1, 3])
+    Args:
+        gap: sums of the residuals by bin of the confidence, ``(K, B)``.
+        size: sums of w by bin, ``(K, B)``.
+        number: number of clusters; several can be one unit.
+        moments: sums over all samples of w^2, w^2 (p - y) and w^2 (p - y)^2.
+        class_gaps: returns the sums of the residuals of some classes by bin of their probability, and last of the
+            samples predicted as the class, ``(K, classes, B + 1)``; None if only the predicted class is known.
+        totals: sums and sizes of all clusters, ``(number,)``; None: those of the units.
+        adaptive: ``gap`` and ``size`` by bins of equal mass; None if they are not known.
     """
 
-    def __init__(self, edges: Tensor) -> None:
-        self.edges = edges
-        self.num_bins = len(edges) - 1
-        self.bounds = to_units(edges)
-        self.equal_width = self.exact_to_unit = False
-        if edges.is_cpu and self.num_bins < 1 << 20:  # on a GPU a search is as fast as arithmetic
-            exact = torch.arange(self.num_bins + 1, dtype=torch.float64, device="cpu") * (ONE / self.num_bins)
-            rounding = float((self.bounds - exact).abs().max())
-            self.equal_width, self.exact_to_unit = rounding * self.num_bins < 1e-3 * ONE, rounding <= 0.5
+    gap: Floats
+    size: Floats
+    number: int
+    moments: Floats
+    class_gaps: ClassGaps | None = None
+    totals: tuple[Floats, Floats] | None = None
+    adaptive: tuple[Floats, Floats] | None = None
 
-    def __call__(self, units: Tensor) -> Tensor:
-        """Return the bin index of each confidence, int64; ``units`` are whole numbers, int64 or float64."""
-        if not self.equal_width:
-            return torch.bucketize(units, self.bounds[1:-1].to(units.dtype))
-        # Ten times faster than a search, and exact: bounds are whole units, so a value minus half a unit is never on a
-        # bound, and the product has fewer than 53 bits. numpy is faster here than torch.
-        position = np.subtract(units.numpy(), 0.5)
-        position *= self.num_bins / ONE
-        index = np.ceil(position, out=position).astype(np.int64)
-        index -= 1
-        np.clip(index, 0, self.num_bins - 1, out=index)  # softmax in float32 can give 1.0000001
-        if not self.exact_to_unit:  # edges were rounded to a narrow dtype: correct the index by comparing with them
-            low, high = self.bounds.numpy().copy(), self.bounds.numpy()[1:].copy()
-            low[0], high[-1] = -1, 2 * ONE
-            index -= units.numpy() <= low[index]
-            index += units.numpy() > high[index]
-        return torch.from_numpy(index)
+    def summary(self) -> ClusterSummary:
+        """Return number, effective number and design effect of the clusters."""
+        sums, sizes = (self.gap.sum(1), self.size.sum(1)) if self.totals is None else self.totals
+        n, number = float(sizes.sum()), len(sums)
+        mean = float(sums.sum()) / n
+        sums = sums - mean * sizes
+        squares = float((sums**2).sum())
+        weight, first, second = self.moments.tolist()
+        variance = (second - 2 * mean * first + mean**2 * weight) * n / max(n - 1, 1)
+        design_effect = squares * number / max(number - 1, 1) / variance if variance > 0 else 1.0
+        # Of normal numbers with equal variances, 3 (sum of squares)^2 / (sum of fourth powers) is their number.
+        by_noise = 3 * squares**2 / float((sums**4).sum()) if squares > 0 else np.inf
+        effective = min(by_noise, n**2 / float((sizes**2).sum()), self.number)
+        return ClusterSummary(self.number, float(effective), design_effect)
+
+    def squared_error(self) -> float:
+        """Return the squared calibration error over the bins, less the noise of the units; it can be negative.
+
+        A bin with samples of one unit only counts as 0: its noise cannot be estimated.
+        """
+        full = self.size.any(0)
+        sums, sizes = self.gap[:, full], self.size[:, full]
+        count, gap = sizes.sum(0), sums.sum(0)
+        variance = ((sums - sizes * (gap / count)) ** 2).sum(0) * unit_factor(sizes)
+        known = np.count_nonzero(sizes, axis=0) > 1
+        return float((known * (gap**2 - variance) / count).sum() / count.sum())
+
+    def parts(self, num_classes: int, num_bins: int) -> Iterator[tuple[slice, Floats]]:
+        """Yield some classes at a time, with their sums, ``(K, classes, B + 1)``."""
+        assert self.class_gaps is not None
+        step = max(1, min(COLUMNS // (num_bins + 1), MOST_CELLS // (len(self.gap) * (num_bins + 1))))
+        for start in range(0, num_classes, step):
+            part = slice(start, min(start + step, num_classes))
+            yield part, self.class_gaps(part)
 
 
-def to_units(confidence: Tensor) -> Tensor:
-    """Round confidences to int64 multiples of 2^-32."""
-    return (confidence.to(wide_dtype(confidence)) * ONE).round().long()
+def unit_sums(
+    stats: Scan, bins: BinStats, *, rows: Rows | None = None, adaptive: BinStats | None = None, seed: int = 0
+) -> UnitSums:
+    """Sum rows by their clusters; without clusters, each row is one.
+
+    Args:
+        stats: scan of the rows.
+        bins: bins of the confidence.
+        rows: the rows, if sums by class are needed.
+        adaptive: bins of equal mass.
+        seed: seed of the random groups of very many clusters.
+    """
+    n = len(stats.confidence)
+    cluster = np.arange(n) if stats.cluster is None else stats.cluster
+    number = int(cluster.max()) + 1
+    unit = cluster
+    if number > MOST_UNITS:
+        unit = (np.random.default_rng(seed).permutation(number) % MOST_UNITS)[cluster]
+    units = min(number, MOST_UNITS)
+    weight = np.ones(n) if stats.weight is None else stats.weight
+    residual = stats.confidence - stats.correct
+
+    def sums(index: NDArray[np.int64], size: int) -> tuple[Floats, Floats]:
+        gap, count = (
+            tally(unit * size + index, values, units * size).reshape(units, size)
+            for values in (weight * residual, weight)
+        )
+        return gap, count
+
+    gap, size = sums(bin_index(stats.confidence, bins.edges), bins.num_bins)
+    equal_mass = None
+    if adaptive is not None:
+        equal_mass = sums(np.searchsorted(adaptive.edges[1:-1], stats.confidence), adaptive.num_bins)
+    return UnitSums(
+        gap=gap,
+        size=size,
+        number=number,
+        moments=np.array([float((weight**2 * x).sum()) for x in (np.ones(n), residual, residual**2)]),
+        class_gaps=None if rows is None else _class_gaps_of_rows(rows, stats, unit, bins.edges),
+        totals=(tally(cluster, weight * residual, number), tally(cluster, weight, number)),
+        adaptive=equal_mass,
+    )
 
 
-def from_units(units: Tensor) -> Tensor:
-    """Convert units of 2^-32 back to confidences."""
-    return units.to(wide_dtype(units)) / ONE
+def _class_gaps_of_rows(rows: Rows, stats: Scan, unit: NDArray[np.int64], edges: Floats) -> ClassGaps:
+    """Return a function that sums the residuals of some classes by unit, which reads the rows again."""
+    values, number, width = rows.values, int(unit.max()) + 1, len(edges)
+    normaliser = torch.cat([part.double().logsumexp(1) for part in torch.split(values, 1 << 14)])[:, None]
+    if rows.input == "probs":
+        normaliser = torch.zeros_like(normaliser)
+
+    def class_gaps(part: slice) -> Floats:
+        p = values[:, part].double()
+        p = (p - normaliser).exp_() if rows.input == "logits" else p
+        p_of = p.cpu().numpy()
+        classes = np.arange(rows.num_classes)[part]
+        first = int(classes[0])
+        residual = p_of - (rows.target.cpu().numpy()[:, None] == classes)
+        if stats.weight is not None:
+            residual *= stats.weight[:, None]
+        index = bin_index(p_of.ravel(), edges).reshape(p_of.shape) + width * (classes - first)
+        index += (unit * (len(classes) * width))[:, None]
+        sums = tally(index.ravel(), residual.ravel(), number * len(classes) * width)
+        sums = sums.reshape(number, len(classes), width)
+        here = np.flatnonzero((stats.predicted >= first) & (stats.predicted <= classes[-1]))
+        column = stats.predicted[here] - first
+        predicted = tally(unit[here] * len(classes) + column, residual[here, column], number * len(classes))
+        sums[..., -1] = predicted.reshape(number, len(classes))
+        return sums
+
+    return class_gaps
 
 
-def scatter_sum(index: Tensor, values: Tensor, size: int) -> Tensor:
-    """Sum values by index; exact for integers, in any order."""
-    return torch.zeros(size, dtype=values.dtype, device=index.device).index_add_(0, index, values)
+def wild_signs(number: int, draws: int, seed: int) -> Floats:
+    """Return random numbers of mean 0 and variance 1 for each draw and unit, ``(draws, number)``.
+
+    Signs, or with fewer than 50 units one of six values (Webb 2014), so that there are enough different draws.
+    """
+    values = [-1.0, 1.0] if number >= 50 else [s * np.sqrt(square) for square in (0.5, 1.0, 1.5) for s in (-1.0, 1.0)]
+    return np.random.default_rng(seed).choice(np.array(values), size=(draws, number))
+
+
+def unit_factor(sums: Floats) -> Floats:
+    """Return K / (K - 1), where K is the number of units with samples; 0 if there is only one.
+
+    A sum of squares over units, after the mean was subtracted, is multiplied by it.
+    """
+    number = np.count_nonzero(sums, axis=0)
+    return np.where(number > 1, number / np.maximum(number - 1, 1), 0.0)

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtri
 
-from dualfocal.metrics.inference.classwise import SIGNIFICANCE, ClasswiseTest
-from dualfocal.metrics.inference.ranks import POWER
-from dualfocal.metrics.inference.result import Inference
-from dualfocal.metrics.inference.weight_summary import WeightSummary
+from dualfocal.metrics.inference_result import POWER, SIGNIFICANCE, ClasswiseTest, Inference, WeightSummary
 from dualfocal.tables import printable, quantity
 
 if TYPE_CHECKING:
@@ -37,11 +34,15 @@ def samples_text(num_samples: int, num_clusters: int | None, weights: WeightSumm
 
 
 def confidence_verdict(
-    evaluation: "Evaluation", inference: Inference, significant: bool, names: Sequence[str] | None = None
+    evaluation: "Evaluation",
+    inference: Inference,
+    significant: bool,
+    names: Sequence[str] | None = None,
+    tolerance: float = 0.0,
 ) -> str:
-    """Say whether the confidences of an evaluation are calibrated."""
+    """Say whether the confidences of an evaluation are calibrated, and whether a gap is below the tolerance."""
     ece, floor = f"ECE is {points_text(evaluation.ece)} points", points_text(inference.floors["ece"].mean)
-    chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value, significant)})."
+    chance = f"a calibrated model would show {floor} by chance ({_p(inference.p_value, significant, inference.draws)})."
     if not significant:
         between = "probability and frequency" if evaluation.positive else "confidence and accuracy"
         gap = f"a gap of {points_text(inference.detectable)} points or more between {between} in every bin"
@@ -65,7 +66,10 @@ def confidence_verdict(
         kind += f" ({_predicted(evaluation.confidence, evaluation.accuracy)})"
     elif evaluation.ece <= inference.floors["ece"].q95 and abs(share) > 0.5:  # the evidence is the mean, not the ECE
         ece = f"mean confidence is {points_text(abs(evaluation.overconfidence))} points {side} accuracy, {ece}"
-    return f"{kind}: {ece}; {chance}"
+    small = ""
+    if inference.debiased_ece[1] < tolerance:
+        small = f" The gap is statistically clear, but practically small: below {points_text(tolerance)} points."
+    return f"{kind}: {ece}; {chance}{small}"
 
 
 def suspicions(evaluation: "Evaluation", inference: Inference, names: Sequence[str] | None = None) -> list[str]:
@@ -99,7 +103,7 @@ def classes_verdict(
     """
     num_classes = evaluation.num_classes
     subject = "Class probabilities" if num_classes > 2 else f"Probability of class {_name(1, names)}"
-    p = _p(test.p_value, significant)
+    p = _p(test.p_value, significant, test.draws)
     if not significant:
         return f"{subject}: no miscalibration detectable ({p})."
     gaps = test.gaps
@@ -158,7 +162,9 @@ def p_text(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _p(value: float, significant: bool) -> str:
-    text = "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
+def _p(value: float, significant: bool, draws: int) -> str:
+    """Format a p-value; that of data more extreme than all draws is only known to be at most 1 / (draws + 1)."""
+    sign = "≤" if value * (draws + 1) < 1.001 else "="
+    text = "p < 0.001" if value < 0.001 else f"p {sign} {value:.3f}" if value < 0.1 else f"p = {value:.2f}"
     two_tests = value <= SIGNIFICANCE and not significant
     return f"{text}, above {SIGNIFICANCE / 2:g}, the limit for two tests" if two_tests else text

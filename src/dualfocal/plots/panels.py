@@ -23,7 +23,7 @@ TOP, TOP_ALONE = 1.24, 1.15  # upper end of the axis: accuracies end at 1, text 
 HALVES, FIFTHS = np.linspace(0, 1, 3), np.linspace(0, 1, 6)  # ticks
 
 Floats = NDArray[np.float64]
-Density = tuple[Floats, NDArray[Any]]  # bin edges, and number, or weight, of the samples per bin
+Density = tuple[Floats, Floats]  # bin edges, and number, or weight, of the samples per bin
 Diagram = TypeVar("Diagram", Evaluation, Corp)
 
 
@@ -62,7 +62,7 @@ def unit_square(axis: Axes, ylabel: str = "accuracy", end: float = 1.0) -> Axes:
     return tidy(axis)
 
 
-def density_strip(axis: Axes, edges: Floats, count: NDArray[Any], xlabel: str = "confidence", end: float = 1.0) -> Axes:
+def density_strip(axis: Axes, edges: Floats, count: Floats, xlabel: str = "confidence", end: float = 1.0) -> Axes:
     """Draw the share of samples in each bin of confidence, in percent; samples beyond the end of the axis are named."""
     shares = 100 * count / max(float(count.sum()), 1.0)
     axis.bar(edges[:-1], shares, np.diff(edges), align="edge", color=GREY, edgecolor="white", linewidth=0.6)

@@ -4,13 +4,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dualfocal.metrics import BinStats, Corp, Evaluation, corp
 from dualfocal.metrics.rows import Rows
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.units import from_units
 
 Floats = NDArray[np.float64]
 
@@ -28,8 +26,7 @@ class Samples(NamedTuple):
     def from_rows(cls, rows: Rows) -> Self:
         """Return the confidence of each row, and whether its prediction is right."""
         stats = scan(rows)
-        confidence = from_units(stats.confidence.cpu()).clamp_max(1.0).numpy()  # softmax in float32 can give 1.0000001
-        return cls(confidence, stats.correct.cpu().numpy(), None if rows.weight is None else rows.weight.cpu().numpy())
+        return cls(stats.confidence, stats.correct, stats.weight)
 
     def corp(self, *, positive: bool, seed: int = 0) -> Corp:
         """Return the CORP curve; its band is for independent samples of equal weight."""
@@ -62,5 +59,5 @@ class QuantileEvaluation(Evaluation):
         edges = samples.quantile_edges(evaluation.num_bins)
         bins = BinStats.from_confidence(confidence, correct, edges=edges, sample_weight=weight)
         # The outer bins end at the lowest and the highest confidence.
-        shown = torch.from_numpy(edges.clip(confidence.min(), confidence.max()))
-        return cls(**{**vars(evaluation), "bins": replace(bins, edges=shown)}, samples=samples)
+        shown = replace(bins, edges=edges.clip(confidence.min(), confidence.max()))
+        return cls(**{**vars(evaluation), "bins": shown}, samples=samples)

@@ -110,12 +110,12 @@ def reliability_diagram(
 
 def bin_range(evaluation: Evaluation) -> tuple[Floats, Floats]:
     """Return the range of accuracies of each bin if the model is calibrated; NaN for empty bins."""
-    bins = evaluation.bins.to("cpu")
+    bins = evaluation.bins
     clusters = None if evaluation.inference is None else evaluation.inference.clusters
     # As many independent samples as carry the information of weighted ones, or of those in clusters.
-    number = bins.effective_count().numpy() / (1.0 if clusters is None else max(clusters.design_effect, 1.0))
-    count = np.maximum(np.rint(number), bins.count.numpy() > 0).astype(np.int64)
-    return chance_range(count, bins.mean_confidence.numpy())
+    number = bins.effective_count() / (1.0 if clusters is None else max(clusters.design_effect, 1.0))
+    count = np.maximum(np.rint(number), bins.count > 0).astype(np.int64)
+    return chance_range(count, bins.mean_confidence)
 
 
 def draw_reliability(axis: Axes, evaluation: Evaluation, end: float = 1.0) -> Axes:
@@ -124,9 +124,9 @@ def draw_reliability(axis: Axes, evaluation: Evaluation, end: float = 1.0) -> Ax
     Both axes end at ``end``.
     """
     _, outcome = axis_names(evaluation)
-    bins, in_quantiles = evaluation.bins.to("cpu"), isinstance(evaluation, QuantileEvaluation)
-    edges, count = bins.edges.numpy(), bins.count.numpy()
-    confidence, accuracy = bins.mean_confidence.numpy(), bins.accuracy.numpy()
+    bins, in_quantiles = evaluation.bins, isinstance(evaluation, QuantileEvaluation)
+    edges, count = bins.edges, bins.count
+    confidence, accuracy = bins.mean_confidence, bins.accuracy
     width, full = np.diff(edges), count > 0
     low, high = bin_range(evaluation)
     tiny = 1e-12  # rounding errors
@@ -201,7 +201,7 @@ def reliability_figure(
     def density(evaluation: Evaluation, end: float) -> Density:
         if isinstance(evaluation, QuantileEvaluation):
             return histogram(evaluation.samples.confidence, evaluation.samples.weight, end)
-        return evaluation.bins.edges.cpu().numpy(), evaluation.bins.count.cpu().numpy()
+        return evaluation.bins.edges, evaluation.bins.count
 
     return panels(evaluations, Evaluation, draw_reliability, density, quantile_end, title, remark, highlight=highlight)
 
@@ -210,5 +210,5 @@ def quantile_end(evaluation: Evaluation) -> float:
     """Return where the axes of a diagram end: at 1, or with bins of equal mass above all that is drawn of them."""
     if not isinstance(evaluation, QuantileEvaluation):
         return 1.0
-    drawn = (evaluation.bins.mean_confidence.numpy(), evaluation.bins.accuracy.numpy(), bin_range(evaluation)[1])
+    drawn = (evaluation.bins.mean_confidence, evaluation.bins.accuracy, bin_range(evaluation)[1])
     return axis_end(float(np.nanmax(drawn)))

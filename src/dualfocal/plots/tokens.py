@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dualfocal.metrics.groups import GroupEvaluation
-from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.states.token_result import TokenEvaluation
+from dualfocal.metrics.inference_result import SIGNIFICANCE
+from dualfocal.metrics.tokens import TokenEvaluation
 from dualfocal.plots.panels import density_strip
 from dualfocal.plots.reliability import draw_reliability
 from dualfocal.plots.style import (
@@ -100,8 +100,8 @@ def token_figure(result: TokenEvaluation, *, title: str = "") -> Figure:
         figure = NotebookFigure(figsize=(3.6 + 3.2 * len(kinds), 5.8), layout="constrained")
         axes = figure.subplots(2, 1 + len(kinds), squeeze=False, height_ratios=[3, 2])
         draw_reliability(axes[0, 0], result.evaluation)
-        bins = result.evaluation.bins.to("cpu")
-        density_strip(axes[1, 0], bins.edges.numpy(), bins.count.numpy()).set_ylabel("% of tokens")
+        bins = result.evaluation.bins
+        density_strip(axes[1, 0], bins.edges, bins.count).set_ylabel("% of tokens")
         for column, name in enumerate(kinds, start=1):
             groups, (top, bottom) = getattr(result, name), axes[:, column]
             _draw_means(top, groups)

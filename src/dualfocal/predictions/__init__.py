@@ -16,7 +16,7 @@ from dualfocal.predictions.loading import Predictions, load_predictions
 from dualfocal.predictions.multilabel import load_multilabel_predictions
 from dualfocal.predictions.reading import Reading, find_run_folders, is_finished_run, is_run_folder, predictions_file
 from dualfocal.predictions.saving import rewrite_predictions, save_predictions
-from dualfocal.predictions.streaming import PredictionStream, bin_predictions, stream_predictions
+from dualfocal.predictions.streaming import PredictionStream, stream_predictions, sum_predictions
 
 __all__ = [
     "ChoicePredictions",
@@ -26,7 +26,6 @@ __all__ = [
     "PredictionsError",
     "Reading",
     "TooLargeError",
-    "bin_predictions",
     "check_same_labels",
     "find_run_folders",
     "is_dense_folder",
@@ -41,4 +40,5 @@ __all__ = [
     "rewrite_predictions",
     "save_predictions",
     "stream_predictions",
+    "sum_predictions",
 ]

@@ -1,10 +1,12 @@
 """Find the columns of predictions that are not in a file, such as a table of a database, by the same names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dualfocal.checks import listed
+from dualfocal.predictions._class_columns import parse_class_names
 from dualfocal.predictions._formats.interface import Content, Look, PredictionsError, Table, shortened
 from dualfocal.predictions._labels import positions_are_clear
 from dualfocal.predictions._names import find_names
@@ -13,7 +15,7 @@ from dualfocal.predictions._questions import NameOptions
 
 @dataclass(frozen=True)
 class PredictionColumns:
-    """The columns of predictions, labels and groups.
+    """The columns of predictions, labels, groups and clusters.
 
     Args:
         input: ``"logits"`` or ``"probs"``.
@@ -22,6 +24,7 @@ class PredictionColumns:
         group: column of the groups (None: not requested).
         class_names: class names, from the names of the columns (None: unknown, or 0, 1, ...).
         ordered: whether the caller gave the order of the classes.
+        cluster: column of the clusters (None: not requested).
     """
 
     input: str
@@ -30,11 +33,35 @@ class PredictionColumns:
     group: str | None
     class_names: tuple[str, ...] | None
     ordered: bool
+    cluster: str | None = None
 
     @property
     def numbers_are_positions(self) -> bool:
         """Whether labels 0, 1, ... can only be the positions of the classes."""
         return self.class_names is None or self.ordered or positions_are_clear(self.class_names)
+
+    def named(self, place: str, class_names: str | Sequence[str | int], num_classes: int) -> "PredictionColumns":
+        """Return the columns with names of the classes, by the rules for files.
+
+        Args:
+            place: what has the columns, for messages.
+            class_names: see :func:`~dualfocal.predictions.load_predictions`; numbers are allowed, too.
+            num_classes: number of classes.
+
+        Raises:
+            PredictionsError: there is not one distinct name per class, or the columns have other names.
+        """
+        names = parse_class_names(class_names if isinstance(class_names, str) else [*map(str, class_names)])
+        if len(names) != num_classes or len(set(names)) < num_classes:
+            raise PredictionsError(
+                f"{place}: --class-names must be {num_classes} distinct names, one per class, got {listed(names)}"
+            )
+        if self.class_names is not None and not all(map(str.isdecimal, self.class_names)) and names != self.class_names:
+            raise PredictionsError(
+                f"{place}: --class-names must be those of the columns, {listed(self.class_names)}, in the same order, "
+                f"got {listed(names)}"
+            )
+        return replace(self, class_names=names, ordered=True)
 
 
 def find_columns(
@@ -45,8 +72,9 @@ def find_columns(
     probs: str | None = None,
     target: str | None = None,
     group: str | None = None,
+    cluster: str | None = None,
 ) -> PredictionColumns:
-    """Find the columns of logits or probabilities, labels and groups, as in a file with these columns.
+    """Find the columns of logits or probabilities, labels, groups and clusters, as in a file with these columns.
 
     Columns named like the labels (``cat``, ``dog``, ``label``) are not recognised: no row is read. Give their names.
 
@@ -57,6 +85,7 @@ def find_columns(
         probs: see :func:`~dualfocal.predictions.load_predictions`.
         target: see :func:`~dualfocal.predictions.load_predictions`.
         group: see :func:`~dualfocal.predictions.load_predictions`.
+        cluster: see :func:`~dualfocal.predictions.load_predictions`.
 
     Raises:
         PredictionsError: a name is missing or ambiguous; the message says which option decides.
@@ -68,12 +97,15 @@ def find_columns(
     if logits is not None and probs is not None:
         raise PredictionsError(f"{place}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
     source = _Columns(place, names)
-    roles = find_names(source, NameOptions(logits=logits, probs=probs, target=target, group=group), required=True)
+    options = NameOptions(logits=logits, probs=probs, target=target, group=group, cluster=cluster)
+    roles = find_names(source, options, required=True)
     values = roles.values
     assert roles.label is not None  # it is required
     if values.kind == "confidence":
         raise source.error("has only the predicted class and its confidence: export the rows to a file for that")
-    return PredictionColumns(values.kind, tuple(values.names), roles.label, roles.group, values.classes, values.ordered)
+    return PredictionColumns(
+        values.kind, tuple(values.names), roles.label, roles.group, values.classes, values.ordered, roles.cluster
+    )
 
 
 class _Columns(Table):

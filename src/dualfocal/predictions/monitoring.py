@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dualfocal.files import check_place, check_readable
-from dualfocal.metrics import CalibrationMonitor, MonitorBatch
+from dualfocal.metrics import CalibrationMonitor, CalibrationSums
 from dualfocal.metrics.monitor.history import Period
 from dualfocal.metrics.monitor.state_file import MonitorState, read_monitor
 from dualfocal.predictions._formats.interface import PredictionsError, TooLargeError
@@ -85,7 +85,7 @@ def update_monitor(
     return state, new
 
 
-def _read(state: MonitorState, file: Path, reading: Reading, *, again: bool) -> tuple[str, MonitorBatch]:
+def _read(state: MonitorState, file: Path, reading: Reading, *, again: bool) -> tuple[str, CalibrationSums]:
     """Return which arrays were read, and the samples; remember the file and the names of its classes."""
     monitor = state.monitor
     key = _digest(file, reading)
@@ -116,17 +116,16 @@ def _read(state: MonitorState, file: Path, reading: Reading, *, again: bool) -> 
 
 def _collect(
     monitor: CalibrationMonitor, file: Path, reading: Reading
-) -> tuple[str, int | None, tuple[str, ...] | None, MonitorBatch]:
+) -> tuple[str, int | None, tuple[str, ...] | None, CalibrationSums]:
     """Return which arrays were read, number and names of the classes as far as they are known, and the samples."""
     try:
         data = reading.load(file, confidence_only=not monitor.classwise)
     except TooLargeError as error:
-        if not error.streamable or reading.binary == "positive":
+        if not error.streamable:
             raise
         stream = reading.stream(file)
-        binned = stream.bin(num_bins=reading.num_bins, ignore_index=reading.ignore_index, binary=reading.binary)
-        batch = MonitorBatch.from_binned(binned, classwise=monitor.classwise)
-        return stream.taken, binned.num_classes, stream.class_names, batch
+        sums = stream.sums(num_bins=reading.num_bins, ignore_index=reading.ignore_index, binary=reading.binary)
+        return stream.taken, sums.num_classes, stream.class_names, sums
     batch = monitor.collect(data.values, data.target, input=data.input, ignore_index=reading.ignore_index)
     shape = data.values.shape
     num_classes = None if data.input == "confidence" else 2 if len(shape) == 1 else int(shape[1])

@@ -116,6 +116,7 @@ class Reading:
             predictions_file(path) if is_folder else path,
             split=self.split,
             default_split=run_split if is_folder else None,
+            cluster=None if self.cluster == INDEPENDENT else self.cluster,
             **self._options(*STREAMED),
         )
 

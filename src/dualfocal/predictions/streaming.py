@@ -4,11 +4,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from dualfocal._memory import memory_limit
-from dualfocal.metrics import BinnedPredictions
-from dualfocal.metrics.rounding import Rounding
-from dualfocal.metrics.rows import RowError, as_rows
+from dualfocal.metrics import CalibrationSums
+from dualfocal.metrics.rows import RowError
 from dualfocal.predictions._class_columns import parse_class_names
 from dualfocal.predictions._conversion import Conversion, dropped_remark
 from dualfocal.predictions._formats.interface import PredictionFile, PredictionsError, one_line_errors
@@ -35,7 +37,6 @@ class PredictionStream:
         num_rows: number of rows of a chunk; the last one has fewer, and so has one with missing values.
         class_names: names of the classes (None: unknown, or nothing was read yet).
         fraction: how much of the file was read, from 0 to 1.
-        rounding: how the probabilities were rounded, after :meth:`bin` (None: they were not, or not in every chunk).
     """
 
     def __init__(
@@ -45,10 +46,10 @@ class PredictionStream:
         self.num_rows = num_rows
         self.class_names: tuple[str, ...] | None = None
         self.fraction = 0.0
-        self.rounding: Rounding | None = None
         self._source, self._roles, self._conversion = source, roles, conversion
         self._named = named  # whether the caller named the logits
         self._taken = ""
+        self._cluster_kind = ""  # empty until the first chunk
         self._rows = self._dropped = 0
 
     @property
@@ -59,7 +60,7 @@ class PredictionStream:
     def __iter__(self) -> Iterator[Predictions]:
         source, roles, conversion, rule = self._source, self._roles, self._conversion, LabelRule()
         self._rows = self._dropped = 0
-        self._taken = ""
+        self._taken = self._cluster_kind = ""
         with one_line_errors(self.path, kinds=(MemoryError, ValueError, OverflowError)):
             for content in source.chunks(roles.values.names, roles.others, self.num_rows):
                 source.kept = None
@@ -80,50 +81,60 @@ class PredictionStream:
             if conversion.positive is not None and roles.label is not None:
                 check_positive(source, roles.label, conversion.positive, rule)
 
-    def bin(
+    def sums(
         self,
         *,
         num_bins: int = 15,
         ignore_index: int = -100,
         binary: str | None = None,
         progress: Callable[[float], object] | None = None,
-    ) -> BinnedPredictions:
-        """Read the file and sum it up.
+    ) -> CalibrationSums:
+        """Read the file and sum up its predictions.
 
         Args:
             num_bins: number of bins of the calibration errors.
             ignore_index: label of samples to leave out.
-            binary: ``"top_label"`` for one score per sample, see :func:`~dualfocal.metrics.ece`.
+            binary: see :func:`~dualfocal.metrics.ece`.
             progress: called after each chunk with the fraction of the file that was read.
 
         Raises:
             PredictionsError: the file cannot be read, or its values or labels are invalid.
             ValueError: an option is invalid, or there is no sample.
         """
-        total: BinnedPredictions | None = None
-        may_be_rounded, self.rounding = True, None
+        total: CalibrationSums | None = None
         for data in self:
             if bool((data.target != ignore_index).any()):
                 check_usable(data, ignore_index)
                 with _rows_of_file(data, ignore_index):
-                    if may_be_rounded:
-                        rounding = _rounding(data, ignore_index, binary)
-                        may_be_rounded = rounding is not None
-                        self.rounding = rounding + self.rounding if rounding and self.rounding else rounding
-                    state = BinnedPredictions.from_predictions(
+                    part = CalibrationSums.from_predictions(
                         data.values,
                         data.target,
                         input=data.input,
                         num_bins=num_bins,
                         ignore_index=ignore_index,
                         binary=binary,
+                        clusters=self._clusters(data),
                     )
-                total = state if total is None else total + state
+                total = part if total is None else total + part
             if progress is not None:
                 progress(self.fraction)
         if total is None:
             raise PredictionsError(f"{self.path}: no samples: every label is ignore_index = {ignore_index}")
         return total
+
+    def _clusters(self, data: Predictions) -> NDArray[Any] | None:
+        """Return the clusters of a chunk, which must be numbers in all chunks, or texts in all: 17 is not "17"."""
+        if data.clusters is None:
+            return None
+        kind = "texts" if data.clusters.dtype.kind == "U" else "numbers"
+        if self._cluster_kind not in ("", kind):
+            row = data.row_of_file(0)
+            raise PredictionsError(
+                f"{self.path}: the clusters from row {row} on are {kind}, but those before are {self._cluster_kind}: "
+                "write all of them in the same way"
+            )
+        self._cluster_kind = kind
+        return data.clusters
 
 
 def stream_predictions(
@@ -132,6 +143,7 @@ def stream_predictions(
     logits: str | None = None,
     probs: str | None = None,
     target: str | None = None,
+    cluster: str | None = None,
     split: str | None = None,
     default_split: str | None = None,
     positive: str | None = None,
@@ -151,6 +163,7 @@ def stream_predictions(
         logits: see :func:`~dualfocal.predictions.load_predictions`, also for the other options.
         probs: the same for probabilities.
         target: name of the array or column of labels, or another file.
+        cluster: name of an array or column with the cluster of each sample, or another file.
         split: prefix of the names.
         default_split: the split to read if ``split`` is not given and the names have such prefixes.
         positive: with one score per sample, the label of class 1.
@@ -175,7 +188,7 @@ def stream_predictions(
     [[0, 0], [1]]
     """
     with one_line_errors(Path(path), kinds=(MemoryError, ValueError, OverflowError)):
-        options = NameOptions(logits=logits, probs=probs, target=target, split=split)
+        options = NameOptions(logits=logits, probs=probs, target=target, cluster=cluster, split=split)
         source, options = open_source(Path(path), options, default_split, max_memory)
         source.in_chunks = True
         roles = find_names(source, options, required=True)
@@ -197,12 +210,13 @@ def stream_predictions(
         return PredictionStream(source, roles, conversion, num_rows, named=logits is not None)
 
 
-def bin_predictions(
+def sum_predictions(
     path: str | os.PathLike[str],
     *,
     logits: str | None = None,
     probs: str | None = None,
     target: str | None = None,
+    cluster: str | None = None,
     split: str | None = None,
     positive: str | None = None,
     class_names: str | Sequence[str] | None = None,
@@ -211,14 +225,15 @@ def bin_predictions(
     num_bins: int = 15,
     ignore_index: int = -100,
     binary: str | None = None,
-) -> BinnedPredictions:
-    """Sum up the predictions of a file of any size in one pass: ``bin_predictions(path).evaluate()`` evaluates it.
+) -> CalibrationSums:
+    """Sum up the predictions of a file of any size in one pass: ``sum_predictions(path).evaluate()`` evaluates it.
 
     Args:
         path: see :func:`stream_predictions`, also for the options up to ``drop_missing``.
         logits: name of the logits.
         probs: name of the probabilities.
         target: name of the labels, or another file.
+        cluster: name of the clusters, or another file.
         split: prefix of the names.
         positive: with one score per sample, the label of class 1.
         class_names: names of the classes, in order.
@@ -226,7 +241,7 @@ def bin_predictions(
         drop_missing: leave out rows with NaN or empty cells.
         num_bins: number of bins of the calibration errors.
         ignore_index: label of samples to leave out.
-        binary: ``"top_label"`` for one score per sample.
+        binary: see :func:`~dualfocal.metrics.ece`.
 
     Raises:
         PredictionsError: the file cannot be read in one pass, or its names, values or labels are invalid.
@@ -236,28 +251,22 @@ def bin_predictions(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "predictions.csv")
     ...     _ = path.write_text("prob_cat,prob_dog,label\\n0.9,0.1,cat\\n0.4,0.6,cat\\n0.3,0.7,dog\\n")
-    ...     bin_predictions(path)
-    BinnedPredictions(3 samples, 2 classes, 15 bins)
+    ...     sum_predictions(path)
+    CalibrationSums(3 samples, 2 classes, 15 bins)
     """
     stream = stream_predictions(
         path,
         logits=logits,
         probs=probs,
         target=target,
+        cluster=cluster,
         split=split,
         positive=positive,
         class_names=class_names,
         percent=percent,
         drop_missing=drop_missing,
     )
-    return stream.bin(num_bins=num_bins, ignore_index=ignore_index, binary=binary)
-
-
-def _rounding(data: Predictions, ignore_index: int, binary: str | None) -> Rounding | None:
-    """Return how the probabilities of a chunk were rounded; None if they were not."""
-    if data.input != "probs":
-        return None
-    return as_rows(data.values, data.target, input=data.input, ignore_index=ignore_index, binary=binary).rounding
+    return stream.sums(num_bins=num_bins, ignore_index=ignore_index, binary=binary)
 
 
 @contextmanager

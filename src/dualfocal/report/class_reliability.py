@@ -3,10 +3,9 @@
 import math
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.cells import BinStats, Floats
 from dualfocal.report.curves import rounded
 from dualfocal.report.inputs import ReportInput
 
@@ -29,13 +28,14 @@ def class_reliability_figure(source: ReportInput, models: int) -> dict[str, Any]
         not empty, as columns ``low``, ``high``, ``count``, ``confidence`` (mean probability), ``accuracy`` (share of
         the class) and ``chance`` (half of the 90 % range of a calibrated model); ``numClasses``: number of all classes.
     """
-    bins = source.scanned.classes
-    variance, factor = bound_of_variance(bins), noise_factor(bins, source.rows.weight, source.design_effect)
-    total = bins.count.sum(-1)
-    ece, floor = bins.ece(), noise_floors(variance, factor, total)
-    order = torch.argsort(ece - floor, descending=True, stable=True)
+    classes = source.scanned.classes
+    assert classes is not None
+    bins = classes.sum(1)
+    variance, total = bins.variance * source.design_effect, bins.count.sum(-1)
+    ece, floor = bins.ece(), noise_floors(variance, total)
+    order = np.argsort(floor - ece, kind="stable")
     if source.rows.num_classes == 2:
-        order = torch.tensor([1])
+        order = np.array([1])
     shown = order[: max(1, MOST_PANELS // models)].tolist()
     samples = bins.correct.sum(-1)
     return {
@@ -46,14 +46,14 @@ def class_reliability_figure(source: ReportInput, models: int) -> dict[str, Any]
                 "ece": float(ece[c]),
                 "floor": float(floor[c]),
                 "samples": rounded([float(samples[c])])[0],
-                "bins": bin_columns(_row(bins, c), (factor * variance)[c]),
+                "bins": bin_columns(bins[c], variance[c]),
             }
             for c in shown
         ],
     }
 
 
-def bin_columns(bins: BinStats, variance: Tensor) -> dict[str, list[float]]:
+def bin_columns(bins: BinStats, variance: Floats) -> dict[str, list[float]]:
     """Return the bins that are not empty as columns, with the 90 % range of a calibrated model.
 
     Args:
@@ -62,7 +62,7 @@ def bin_columns(bins: BinStats, variance: Tensor) -> dict[str, list[float]]:
     """
     kept = bins.count > 0
     # A continuity correction of half a sample, as in calibration.js: the number of correct samples is an integer.
-    chance = (CHANCE * variance.sqrt() + 0.5) / bins.count
+    chance = (CHANCE * np.sqrt(variance) + 0.5) / np.maximum(bins.count, 1e-300)
     columns = {
         "low": bins.edges[:-1],
         "high": bins.edges[1:],
@@ -74,34 +74,7 @@ def bin_columns(bins: BinStats, variance: Tensor) -> dict[str, list[float]]:
     return {name: rounded(values[kept].tolist()) for name, values in columns.items()}
 
 
-def bound_of_variance(bins: BinStats) -> Tensor:
-    """Return an upper bound of the variance of the number of correct samples in each bin of a calibrated model.
-
-    The variance is the sum of p (1 - p), at most n m (1 - m) with the mean m of p in the bin. With B bins of equal
-    width, it is at least 1 - 1 / B of the bound: with 15 bins, ranges are at most 4 % too wide. For samples with
-    weights, or in clusters, multiply it by :func:`noise_factor`.
-    """
-    mean = bins.mean_confidence.clamp(0, 1)
-    return torch.where(bins.count > 0, bins.count * mean * (1 - mean), 0.0)
-
-
-def noise_factor(bins: BinStats, weight: Tensor | None, effect: float) -> Tensor:
-    """Return by how much weights and clusters increase the variance of the sum of correct samples in each bin.
-
-    Weights increase it by the sum of their squares, divided by their sum: that of the bin, where it is known, else
-    that of all samples. Clusters increase it by the design effect of all samples.
-    """
-    if bins.squares is not None:
-        return effect * torch.where(bins.count > 0, bins.squares.sum(0) / bins.count, 1.0)
-    spread = 1.0 if weight is None else float(weight.square().sum() / weight.sum())
-    return torch.full_like(bins.mean_confidence, effect * spread)
-
-
-def noise_floors(variance: Tensor, factor: Tensor, total: Tensor) -> Tensor:
+def noise_floors(variance: Floats, total: Floats) -> Floats:
     """Return the mean ECE of a calibrated model, by the normal approximation, as in calibration.js."""
-    return torch.minimum((2 / math.pi * factor * variance).sqrt(), 2 * variance).sum(-1) / total
-
-
-def _row(bins: BinStats, index: int) -> BinStats:
-    """Return the bins of one class."""
-    return BinStats(bins.count[index], bins.whole[index], bins.units[index], bins.correct[index], bins.edges)
+    floors: Floats = np.minimum(np.sqrt(2 / math.pi * variance), 2 * variance).sum(-1) / total
+    return floors

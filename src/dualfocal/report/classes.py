@@ -2,11 +2,10 @@
 
 import math
 
-import torch
-
-from dualfocal.metrics.inference.class_totals import class_totals
-from dualfocal.metrics.inference.classwise import ClassGap
+from dualfocal.metrics.classwise import class_gaps
+from dualfocal.metrics.inference_result import ClassGap
 from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.units import unit_sums
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import MINUS, Cell, Table, column, number, p_cell, small_decimals
 
@@ -16,14 +15,18 @@ MOST_ROWS = 2500  # in all class tables of a page together
 def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
     """Return the table of classes, the most significant first, and a note on how to read it."""
     rows = source.rows
-    gaps = class_totals(rows, source.scanned, source.design_effect)
+    scanned, units = source.scanned, None
+    assert scanned.classes is not None
+    if rows.weight is not None or rows.cluster is not None:
+        units = unit_sums(scanned, source.evaluation.bins, rows=rows)
+    gaps = class_gaps(scanned.classes, units, source.design_effect)
     overall = {gap.index: gap for gap in gaps if not gap.among_predicted}
     if rows.num_classes == 2:  # only class 1 is tested: class 0 is its complement
         tested = overall[1]
         overall[0] = ClassGap(0, False, 1 - tested.probability, 1 - tested.share, tested.p_value)
     top = {gap.index: gap for gap in gaps if gap.among_predicted}
-    counts = torch.bincount(source.predicted, weights=rows.weight, minlength=rows.num_classes).tolist()
-    one_against_rest = source.scanned.classes.ece()
+    counts = scanned.classes.count[:, 1].sum(1).tolist()
+    one_against_rest = scanned.classes.sum(1).ece()
 
     def significance(c: int) -> tuple[float, float]:
         both = [part[c] for part in (overall, top) if c in part]
@@ -77,7 +80,7 @@ def _note(rows: Rows, shown: int) -> str:
     elif rows.weight is not None:
         method = "those of t-tests of sums over samples"
     else:
-        method = "mid-p-values of the exact (Poisson-binomial) distribution of the number of samples"
+        method = "those of the number of samples, by a gamma distribution with the same mean, variance and skewness"
     text = (
         "A difference with p above 0.05 is within what chance explains: at most 5 % of calibrated models have any "
         f"class below. The p-values are {method}, adjusted for the number of classes."

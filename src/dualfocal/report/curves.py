@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from dualfocal.metrics.auroc import auroc
-from dualfocal.metrics.bins import BinStats
-from dualfocal.metrics.risk_coverage import RiskCoverage
+from dualfocal.metrics.ranking import RiskCoverage
 from dualfocal.metrics.rows import Rows
-from dualfocal.metrics.units import equal_edges, from_units
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import Table, column, number
 
@@ -26,7 +23,7 @@ def coverage_figure(source: ReportInput) -> dict[str, Any]:
         ``coverage``, ``risk`` and ``threshold`` (the lowest confidence that is answered) of up to 200 points, and
         ``selective``: the same three numbers at 80, 90, 95 and 100 % coverage.
     """
-    curve = RiskCoverage.from_uncertainty(source.scanned.uncertainty, source.scanned.right, source.rows.weight)
+    curve = RiskCoverage.from_confidence(source.scanned.certainty, source.scanned.right, source.scanned.weight)
     count = min(POINTS, len(source.rows))
     coverage = np.arange(1, count + 1) / count
     return {
@@ -67,14 +64,11 @@ def histogram_figure(source: ReportInput) -> dict[str, Any]:
 
     With ``binary="positive"``, these are the samples of class 1 and of class 0 by the probability of class 1.
     """
-    rows, scanned = source.rows, source.scanned
-    bins = BinStats.from_units(
-        scanned.confidence, scanned.correct, equal_edges(HISTOGRAM_BINS, rows.dtype), weight=rows.weight
-    )
-    confidence = from_units(scanned.confidence)
-    weight = torch.ones_like(confidence) if rows.weight is None else rows.weight
+    scanned = source.scanned
+    bins, confidence = scanned.bins(HISTOGRAM_BINS), scanned.confidence
+    weight = np.ones(len(confidence)) if scanned.weight is None else scanned.weight
     means = [
-        float((weight * confidence)[group].sum() / weight[group].sum()) if bool(group.any()) else None
+        float((weight * confidence)[group].sum() / weight[group].sum()) if group.any() else None
         for group in (scanned.correct, ~scanned.correct)
     ]
     return {

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dualfocal.metrics.inference.classwise import SIGNIFICANCE
+from dualfocal.metrics.inference_result import SIGNIFICANCE
 from dualfocal.metrics.model_choice import DECISIVE, NAMES, ModelChoice, choose_model, same_samples
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import ShareDone

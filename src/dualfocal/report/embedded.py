@@ -24,6 +24,7 @@ OCTAVES, STEPS = 2.5, 8  # slider: T from 2^-2.5 to 2^2.5, eight steps per doubl
 GRID = tuple(2.0 ** (k / STEPS) for k in range(-int(OCTAVES * STEPS), int(OCTAVES * STEPS) + 1))
 BYTES = 4 / 3 * 4  # of base64 per 32-bit number
 PADDING = 8
+ONE = 1 << 32  # a confidence of 1, as the page counts it
 BLOCK = 1 << 22  # logits converted to float64 at a time
 EXACT = 4  # 32-bit numbers for confidence and NLL in float64
 SIGNIFICANT = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}  # bits of a dtype
@@ -54,7 +55,6 @@ def embed(
     Returns:
         A description of the arrays, and the base64 of the little-endian arrays, one after the other.
     """
-    assert scanned.nll is not None
     n = len(rows)
     temperatures = sorted({*GRID} if fitted is None else {*GRID, fitted})
     whole, reduced = _whole(rows), len(temperatures) + 3 + EXACT + _weights(rows)  # 32-bit numbers per sample
@@ -75,7 +75,8 @@ def embed(
     elif rows.input == "logits" and exact:
         values, clipped = _in_range(values - values.amax(1, keepdim=True))
         arrays = [values]
-    wide = [scanned.confidence[chosen], scanned.nll[chosen]] if exact else []
+    numbers = (scanned.confidence * ONE).round(), scanned.nll  # the page rounds confidences to multiples of 2^-32
+    wide = [torch.from_numpy(column)[chosen] for column in (numbers if exact else ())]
     wide += [] if rows.weight is None else [rows.weight[chosen]]
     content = [
         *(_bytes(array, "<f8") for array in wide),  # first, since float64 arrays must be aligned to 8 bytes

@@ -6,12 +6,7 @@ from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.result import finite
 from dualfocal.report.calibrated import Calibration
-from dualfocal.report.class_reliability import (
-    bin_columns,
-    bound_of_variance,
-    class_reliability_figure,
-    noise_factor,
-)
+from dualfocal.report.class_reliability import bin_columns, class_reliability_figure
 from dualfocal.report.confusion import confusion_figure
 from dualfocal.report.curves import coverage_figure, histogram_figure, roc_figure
 from dualfocal.report.inputs import ReportInput, design_effect
@@ -46,5 +41,5 @@ def overlay_figure(calibration: Calibration) -> dict[str, Any] | None:
 
 def _reliability(evaluation: Evaluation) -> dict[str, Any]:
     bins = evaluation.bins
-    variance = noise_factor(bins, None, design_effect(evaluation)) * bound_of_variance(bins)
-    return {"ece": evaluation.ece, "nll": finite(evaluation.nll), "bins": bin_columns(bins, variance)}
+    columns = bin_columns(bins, design_effect(evaluation) * bins.variance)
+    return {"ece": evaluation.ece, "nll": finite(evaluation.nll), "bins": columns}

@@ -7,7 +7,7 @@ from typing import Any
 
 from scipy.special import ndtri
 
-from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.cells import BinStats
 from dualfocal.metrics.groups import GroupEvaluation
 from dualfocal.report.inputs import design_effect
 from dualfocal.report.names import shortened

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.arrays import Array, as_tensor
+from dualfocal.metrics.draws import Settings
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels, quantile_groups
-from dualfocal.metrics.rows import INDEPENDENT, Rows, as_rows, first_maximum, image_clusters
+from dualfocal.metrics.rows import INDEPENDENT, Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.predictions import Predictions, Reading, find_run_folders, is_finished_run, is_run_folder
 from dualfocal.report.names import distinct, input_names, shortened
@@ -67,10 +69,10 @@ class ReportInput:
         """Factor by which clusters increase the variance of a mean, at least 1; 1 for independent samples."""
         return design_effect(self.evaluation)
 
-    @cached_property
+    @property
     def predicted(self) -> Tensor:
         """The predicted class of each row; the first one if several have the largest value."""
-        return first_maximum(self.rows.values)
+        return torch.from_numpy(self.scanned.predicted)
 
 
 def design_effect(evaluation: Evaluation) -> float:
@@ -258,5 +260,7 @@ def _with_groups(source: ReportInput, reading: Reading) -> ReportInput:
 
 def _scored(rows: Rows, reading: Reading) -> tuple[Rows, Scan, Evaluation]:
     scanned = scan(rows, num_bins=reading.num_bins, scores=True, classwise=True)
-    evaluation = evaluate_rows(rows, scanned, reading.num_bins, inference=True, level=reading.level, seed=reading.seed)
+    evaluation = evaluate_rows(
+        rows, scanned, reading.num_bins, settings=Settings(level=reading.level, seed=reading.seed)
+    )
     return rows, scanned, evaluation

@@ -8,7 +8,7 @@ import torch
 
 import dualfocal
 from dualfocal.calibrators.comparison import UNCALIBRATED
-from dualfocal.metrics.inference.result import Inference
+from dualfocal.metrics.inference_result import Inference
 from dualfocal.predictions import Reading
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.decision import Decision

@@ -12,7 +12,7 @@ from typing import Any
 from dualfocal.calibrators import CalibratorComparison, MethodScore
 from dualfocal.calibrators.comparison import LARGE, UNCALIBRATED, has_interval, nats
 from dualfocal.metrics import Evaluation
-from dualfocal.metrics.inference.result import Inference
+from dualfocal.metrics.inference_result import Inference
 from dualfocal.metrics.registry import POSITIVE_TERMS, TERMS, Metric, metrics_of
 from dualfocal.metrics.result import finite
 from dualfocal.report.calibrated import Calibration

@@ -40,12 +40,12 @@ class SeedEvaluations:
 
     def mean_bins(self) -> tuple[Floats, Floats, Floats]:
         """Return bin edges, mean number of samples and mean confidence of each bin, over runs."""
-        bins = [run.bins.to("cpu") for run in self.runs]
-        counts = np.array([each.count.numpy() for each in bins])  # (runs, bins)
-        confidences = np.array([each.mean_confidence.numpy() for each in bins])
+        bins = [run.bins for run in self.runs]
+        counts = np.array([each.count for each in bins])  # (runs, bins)
+        confidences = np.array([each.mean_confidence for each in bins])
         total = counts.sum(0)
         sums = np.where(counts > 0, counts * confidences, 0.0).sum(0)
-        return bins[0].edges.numpy(), counts.mean(0), np.where(total > 0, sums / np.maximum(total, 1), np.nan)
+        return bins[0].edges, counts.mean(0), np.where(total > 0, sums / np.maximum(total, 1), np.nan)
 
 
 def draw_seed_reliability(axis: Axes, method: SeedEvaluations) -> Axes:
@@ -69,9 +69,9 @@ def draw_seed_reliability(axis: Axes, method: SeedEvaluations) -> Axes:
 
 
 def _draw_line(axis: Axes, evaluation: Evaluation, style: str, **look: Any) -> None:
-    bins = evaluation.bins.to("cpu")
-    full = (bins.count >= LEAST).numpy()
-    axis.plot(bins.mean_confidence.numpy()[full], bins.accuracy.numpy()[full], style, **look)
+    bins = evaluation.bins
+    full = bins.count >= LEAST
+    axis.plot(bins.mean_confidence[full], bins.accuracy[full], style, **look)
 
 
 @styled()

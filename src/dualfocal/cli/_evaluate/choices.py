@@ -119,7 +119,7 @@ def _print_result(
 
 def _verdict(overall: "ChoiceEvaluation", tasks: "Mapping[str, ChoiceEvaluation]") -> str:
     """Return the verdict of all questions and, if there are several tasks, how many are miscalibrated."""
-    from dualfocal.metrics.inference.classwise import SIGNIFICANCE
+    from dualfocal.metrics.inference_result import SIGNIFICANCE
 
     if len(tasks) == 1:
         return next(iter(tasks.values())).verdict()
@@ -127,7 +127,7 @@ def _verdict(overall: "ChoiceEvaluation", tasks: "Mapping[str, ChoiceEvaluation]
     adjusted = f"{100 * SIGNIFICANCE:g} %, p-values adjusted for {len(tasks)} tests (Holm)"
     sentences = [
         f"All questions together: {overall.verdict()}",
-        f"{len(bad)} of {len(tasks)} tasks {'is' if len(bad) == 1 else 'are'} miscalibrated at {adjusted}"
+        f"{len(bad)} of {len(tasks)} tasks {'is' if len(bad) == 1 else 'are'} detectably miscalibrated at {adjusted}"
         f"{':' if bad else '.'}",
         *(f"{name}: {tasks[name].verdict()}" for name in bad[:MOST_VERDICTS]),
     ]

@@ -128,7 +128,7 @@ def evaluate_folder(request: Request, *, boundary: int | None, maps: Path | None
 
 def _evaluate(state: Any, reading: "Reading", inference: bool) -> "Evaluation":
     """Evaluate sums of pixels with images as clusters; the pixels of a single image as independent samples."""
-    samples = state.binned if state.num_clusters == 1 else state
+    samples = state.without_clusters() if state.num_clusters == 1 else state
     evaluation: Evaluation = samples.evaluate(inference=inference, level=reading.level, seed=reading.seed)
     return evaluation
 
@@ -140,8 +140,7 @@ def _print(
     from dualfocal.metrics.dense import class_calibration, class_table, part_table
 
     print_evaluation(out, name, total)
-    assert dense.total.binned is not None
-    show(out, class_table(class_calibration(dense.total.binned)))
+    show(out, class_table(class_calibration(dense.total)))
     if parts:
         show(out, part_table(parts))
         distance = "1 row and column" if dense.width == 1 else f"{dense.width} rows and columns"
@@ -157,12 +156,11 @@ def _content(
     """Return everything for JSON."""
     from dualfocal.metrics.dense import class_calibration
 
-    assert dense.total.binned is not None
     return {
         "file": name,
         "taken": folder.taken,
         **with_verdict(total),
-        "classes": [row.to_dict() for row in class_calibration(dense.total.binned)],
+        "classes": [row.to_dict() for row in class_calibration(dense.total)],
         "images": [{**vars(image), "overconfidence": image.overconfidence} for image in dense.worst_images],
         **({"boundary_width": dense.width} if parts else {}),
         **{part: with_verdict(evaluation) for part, evaluation in parts.items()},

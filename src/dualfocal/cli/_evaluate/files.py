@@ -82,10 +82,8 @@ def _load(
         "--calibrate": bool(request.methods),
         "--convention": convention is not None,
         "--group-by": reading.group is not None,
-        "--cluster": reading.cluster is not None,
         "--weight": reading.weight is not None,
         "--merge": merge,
-        "--binary positive": reading.binary == "positive",
         "--confidence": reading.confidence is not None,
         f"--plot-style {request.plot_style}": request.plot_style != "uniform",
     }

@@ -91,21 +91,15 @@ def with_verdict(evaluation: "Evaluation", class_names: tuple[str, ...] | None =
     return {**evaluation.to_dict(), **verdict}
 
 
-def print_finding(out: Console, finding: Finding, top_label: str = TOP_LABEL) -> None:
-    """Print table, verdict, groups and the comparison of calibrators.
-
-    Args:
-        out: console for results.
-        finding: what to print.
-        top_label: remark on two classes whose predicted class is evaluated.
-    """
+def print_finding(out: Console, finding: Finding) -> None:
+    """Print table, verdict, groups and the comparison of calibrators."""
     from dualfocal.metrics.verdict import CONFIDENCE_ONLY
 
     evaluation, comparison = finding.evaluation, finding.comparison
     print_evaluation(out, finding.name, evaluation, finding.class_names)
     if evaluation.confidence_only and evaluation.inference is None:
         say(out, CONFIDENCE_ONLY, "dim", wrap=True)
-    say_confidence(out, evaluation, finding.class_names, top_label)
+    say_confidence(out, evaluation, finding.class_names)
     if finding.infinite_nll:
         say(out, f"NLL is infinite: {finding.infinite_nll}.")
     if finding.groups:
@@ -118,12 +112,10 @@ def print_finding(out: Console, finding: Finding, top_label: str = TOP_LABEL) ->
         say(out, comparison.verdict(), "bold")
 
 
-def say_confidence(
-    out: Console, evaluation: "Evaluation", class_names: tuple[str, ...] | None = None, top_label: str = TOP_LABEL
-) -> None:
+def say_confidence(out: Console, evaluation: "Evaluation", class_names: tuple[str, ...] | None = None) -> None:
     """Say which probability the metrics of two classes are about."""
     if evaluation.num_classes == 2:
-        remark = POSITIVE if evaluation.positive else top_label
+        remark = POSITIVE if evaluation.positive else TOP_LABEL
         say(out, remark.format(class_names[1] if class_names else 1), "dim", wrap=True)
 
 
@@ -153,7 +145,7 @@ def _print_groups(out: Console, column: str, groups: "list[GroupEvaluation]") ->
     if len(groups) > MOST_SHOWN:
         tests += " --json has all groups."
     verb = "is" if 1 in (number, len(groups)) else "are"
-    say(out, f"{number} of {quantity(len(groups), 'group')} {verb} miscalibrated at 5 %, {tests}", "bold")
+    say(out, f"{number} of {quantity(len(groups), 'group')} {verb} detectably miscalibrated at 5 %, {tests}", "bold")
 
 
 def draw_findings(findings: list[Finding], request: Request) -> None:

@@ -1,4 +1,4 @@
-"""`dualfocal evaluate --sql`: the same output for predictions in a database, from sums that the database computes."""
+"""`dualfocal evaluate --sql`: the same output for predictions in a database, which is read in batches."""
 
 import math
 from typing import TYPE_CHECKING
@@ -11,14 +11,10 @@ from dualfocal.cli._evaluate.request import Request
 
 if TYPE_CHECKING:
     from dualfocal.integrations.sql import PredictionTable
-    from dualfocal.metrics import BinnedPredictions
+    from dualfocal.metrics import CalibrationSums
     from dualfocal.predictions import Reading
 
-PLACE = "--sql, which leaves the rows in the database"
-TOP_LABEL = (
-    "Two classes: the metrics are about the confidence of the predicted class, and the Brier score is the sum over "
-    "both classes."
-)
+PLACE = "--sql, which reads the rows in one pass"
 EXPORT = "export the rows to a file, and evaluate that"
 REMEDIES = {  # of options that do not apply
     "--merge": "join the tables in the query, with UNION ALL",
@@ -27,12 +23,10 @@ REMEDIES = {  # of options that do not apply
     "--max-memory": "leave it out",
     "--percent": "divide by 100 in the query",
     "--drop-missing": "exclude rows in the query, with WHERE",
-    "--class-names": "rename the columns in the query",
     "--group-quantiles": "compute the group in the query, with NTILE",
     "--prediction": EXPORT,
     "--confidence": EXPORT,
     "--calibrate": EXPORT,
-    "--cluster": EXPORT,
     "--weight": EXPORT,
     "--convention": EXPORT,
     "--plot-style quantile": EXPORT,
@@ -47,33 +41,24 @@ def evaluate_sql(request: Request, source: str) -> None:
         request: the files are a DuckDB file or a PostgreSQL URL, or nothing for DuckDB in memory.
         source: the table or the SELECT.
     """
-    from dualfocal.integrations.sql import PredictionTable
     from dualfocal.integrations.sql.databases import open_database, without_password
     from dualfocal.plots import reliability_figure, save
 
     places, reading, plot = request.files, request.reading, request.plot
     request.refuse(PLACE, REMEDIES)
-    if reading.binary == "positive":
-        raise ValueError(f"--binary positive does not apply to {PLACE}: {EXPORT}")
     if len(places) > 1:
         raise ValueError(f"--sql reads one database, got {len(places)}")
     out, err = consoles(request.as_json)
     name = without_password(" ".join(": ".join([*places, source]).split()))
     with open_database(places[0] if places else None) as connection, errors_name(name):
-        table = PredictionTable.find(
-            connection,
-            source,
-            logits=reading.logits,
-            probs=reading.probs,
-            target=reading.target,
-            group=reading.group,
-            positive=reading.positive,
-        )
-        _check_columns(table, reading)
+        table = _find_table(connection, source, reading)
         say(err, f"{name}: {table.taken}")
-        states = table.bin_groups(num_bins=reading.num_bins)
-    finding = _evaluate(err, name, table, states, reading, request.inference)
-    print_finding(out, finding, TOP_LABEL)
+        with progress_bar(err, "reading") as progress:
+            sums = table.sums_by_group(
+                num_bins=reading.num_bins, binary=reading.binary, progress=progress if err.is_terminal else None
+            )
+        finding = _evaluate(err, name, table, sums, reading, request.inference)
+    print_finding(out, finding)
     if request.as_json:
         print_json({"schema": 1, "files": [finding.to_dict()]})
     if plot is not None:
@@ -83,50 +68,69 @@ def evaluate_sql(request: Request, source: str) -> None:
         gate(err, {name: finding.evaluation}, request.fail_over)
 
 
-def _check_columns(table: "PredictionTable", reading: "Reading") -> None:
-    """Raise a ValueError if the columns do not fit the options, by the rules for files."""
-    columns, num_classes = table.columns, table.reduction().num_classes
+def _find_table(connection: object, source: str, reading: "Reading") -> "PredictionTable":
+    """Find the columns of a table, and check that they fit the options, by the rules for files."""
+    from dualfocal.integrations.sql import PredictionTable
+    from dualfocal.metrics.rows import INDEPENDENT
+
+    table = PredictionTable.find(
+        connection,
+        source,
+        logits=reading.logits,
+        probs=reading.probs,
+        target=reading.target,
+        group=reading.group,
+        cluster=None if reading.cluster == INDEPENDENT else reading.cluster,
+        positive=reading.positive,
+        class_names=reading.class_names,
+    )
+    columns, num_classes = table.columns, len(table.labels)
     if columns.group is not None and columns.group == columns.target:
         raise ValueError(
             f"--group-by: {columns.group!r} holds the labels, and among samples of one label no model is calibrated; "
             "group by something that is known before the label"
         )
+    if columns.cluster is not None and columns.cluster == columns.target:
+        raise ValueError(
+            f"--cluster: {columns.cluster!r} holds the labels; a cluster must be known before the label, such as a "
+            "patient or an image"
+        )
     if reading.binary is not None and num_classes != 2:
         raise ValueError(f"--binary needs two classes, but {columns.input} have {num_classes}")
-    if reading.binary is None and table.array_length is None and len(columns.values) == 1:
+    if reading.binary is None and table.one_score:
         raise ValueError(
-            f"{columns.values[0]!r} is one score per sample, a binary problem: score the confidence of the predicted "
-            "class with --binary top_label"
+            f"{columns.values[0]!r} is one score per sample, a binary problem: give --binary top_label to evaluate the "
+            "confidence of the predicted class, or --binary positive for the probability of class 1"
         )
+    return table
 
 
 def _evaluate(
     err: Console,
     name: str,
     table: "PredictionTable",
-    states: "dict[str, BinnedPredictions]",
+    sums: "dict[str, CalibrationSums]",
     reading: "Reading",
     inference: bool,
 ) -> Finding:
     """Evaluate all groups together and, if there are groups, each of them."""
-    import torch
+    import numpy as np
 
-    from dualfocal.metrics.groups import draws_for_groups, label_counts_follow_groups, rank_groups
+    from dualfocal.metrics.groups import evaluate_many, label_counts_follow_groups
 
-    first, *others = states.values()
+    first, *others = sums.values()
     evaluation = sum(others, first).evaluate(inference=inference, level=reading.level, seed=reading.seed)
-    finding = Finding(name, table.taken, evaluation, table.class_names)
+    finding = Finding(name, table.taken, evaluation, table.columns.class_names)
     if evaluation.nll == math.inf:
         finding.infinite_nll = "a true class has probability 0"
     if reading.group is None:
         return finding
-    evaluations, draws = {}, draws_for_groups(len(states))
+    for group, part in sums.items():
+        if part.num_clusters == 1:
+            raise ValueError(f"group {group!r} holds only one cluster: leave out such groups")
     with progress_bar(err, "groups") as progress:
-        for done, (group, state) in enumerate(states.items(), start=1):
-            evaluations[group] = state.evaluate(level=reading.level, draws=draws, seed=reading.seed)
-            progress(done / len(states))
-    counts = torch.stack([state.classes.correct.sum((1, 2)) for state in states.values()])
+        finding.groups = evaluate_many(sums, level=reading.level, seed=reading.seed, progress=progress)
+    classes = [part.classes for part in sums.values() if part.classes is not None]
     finding.group_column = table.columns.group
-    finding.groups = rank_groups(evaluations)
-    finding.groups_follow_labels = label_counts_follow_groups(counts)
+    finding.groups_follow_labels = label_counts_follow_groups(np.stack([bins.correct.sum((1, 2)) for bins in classes]))
     return finding

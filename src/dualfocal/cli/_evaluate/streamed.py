@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from dualfocal.cli._evaluate.findings import Finding
 if TYPE_CHECKING:
     from dualfocal.predictions import PredictionStream, Reading, TooLargeError
 
-APPROXIMATED = "read in one pass; adaptive ECE and AURC are approximated, their largest errors are shown"
+APPROXIMATED = "read in one pass; adaptive ECE and AURC are approximated"
 
 
 def open_stream(
@@ -48,14 +47,14 @@ def open_stream(
 def evaluate_stream(
     err: Console, name: str, stream: "PredictionStream", reading: "Reading", *, inference: bool
 ) -> Finding:
-    """Evaluate a file in one pass, with a progress bar; afterwards say what was read."""
+    """Evaluate a file in one pass, with a progress bar; then say which columns were read."""
+    reading.check_columns(next(iter(stream)), name)
     with progress_bar(err, "reading") as progress:
-        state = stream.bin(
+        sums = stream.sums(
             num_bins=reading.num_bins, ignore_index=reading.ignore_index, binary=reading.binary, progress=progress
         )
     say(err, f"{name}: {stream.taken}")
-    evaluation = state.evaluate(inference=inference, level=reading.level, seed=reading.seed)
-    evaluation = replace(evaluation, rounding=stream.rounding)
+    evaluation = sums.evaluate(inference=inference, level=reading.level, seed=reading.seed)
     finding = Finding(name, stream.taken, evaluation, stream.class_names)
     if evaluation.nll == math.inf:
         finding.infinite_nll = "true classes have probability 0, or logits are too far apart to be summed"

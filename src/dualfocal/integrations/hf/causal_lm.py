@@ -21,9 +21,7 @@ from dualfocal.integrations.hf._token_batches import IGNORED, TokenBatch, token_
 from dualfocal.metrics.linear import CHUNK_BYTES
 from dualfocal.metrics.rows import Rows, check_target
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.states.token_confidences import TokenConfidences
-from dualfocal.metrics.states.token_result import TokenEvaluation
-from dualfocal.metrics.units import from_units
+from dualfocal.metrics.tokens import TokenConfidences, TokenEvaluation
 
 HEADS = ("hidden", "logits")
 
@@ -209,7 +207,7 @@ def _numbers(logits: Tensor, target: Tensor, state: TokenConfidences) -> dict[st
     """Reduce logits (M, V) to a few numbers per token, on the CPU."""
     rows = Rows(logits, target.to(logits.device), None, "logits", positive=False, dtype=torch.float64)
     stats = scan(rows, scores=True)
-    numbers = {"confidence": from_units(stats.confidence), "right": stats.right, "nll": stats.nll, "brier": stats.brier}
+    numbers = {"confidence": stats.confidence, "right": stats.right, "nll": stats.nll, "brier": stats.brier}
     if state.decade is not None:
-        numbers["predicted"] = logits.argmax(1)  # the first of several, as in scan
-    return {name: column.cpu() for name, column in numbers.items()}
+        numbers["predicted"] = stats.predicted
+    return {name: torch.from_numpy(column) for name, column in numbers.items()}

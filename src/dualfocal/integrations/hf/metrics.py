@@ -12,7 +12,6 @@ from dualfocal.metrics import evaluate
 from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.units import from_units
 
 STATISTICS = ("confidence", "right", "nll", "brier")  # last dimension of lm_statistics
 
@@ -100,8 +99,8 @@ def lm_statistics(logits: Tensor | Sequence[Tensor], labels: Tensor) -> Tensor:
         labels: tokens, shape ``(N, T)``; the logits of a position predict the next token.
 
     Returns:
-        Confidence, whether the prediction is right, NLL and Brier score of each token, shape ``(N, T, 4)``, float64
-        (float32 on mps); -100 where there is no label.
+        Confidence, whether the prediction is right, NLL and Brier score of each token, shape ``(N, T, 4)``, float64;
+        -100 where there is no label.
 
     Raises:
         ValueError: the shapes do not fit each other, or logits are NaN or infinite.
@@ -117,13 +116,12 @@ def lm_statistics(logits: Tensor | Sequence[Tensor], labels: Tensor) -> Tensor:
         )
     labels = nn.functional.pad(labels.to(logits.device), (0, 1), value=IGNORED)[:, 1:].reshape(-1)
     keep = labels != IGNORED
-    dtype = torch.float32 if logits.device.type == "mps" else torch.float64
-    numbers = torch.full((len(labels), len(STATISTICS)), float(IGNORED), dtype=dtype, device=logits.device)
+    numbers = torch.full((len(labels), len(STATISTICS)), float(IGNORED), dtype=torch.float64, device=logits.device)
     if bool(keep.any()):
         rows = as_rows(logits.reshape(-1, logits.shape[-1])[keep], labels[keep], input="logits")
         stats = scan(rows, scores=True)
-        columns = (from_units(stats.confidence), stats.right, stats.nll, stats.brier)
-        numbers[keep] = torch.stack([column.to(dtype) for column in columns], dim=1)
+        columns = (stats.confidence, stats.right, stats.nll, stats.brier)
+        numbers[keep] = torch.from_numpy(np.stack(columns, axis=1)).to(numbers.device)
     return numbers.view(*logits.shape[:2], len(STATISTICS))
 
 

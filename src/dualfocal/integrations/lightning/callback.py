@@ -16,7 +16,7 @@ from dualfocal.calibrators import TemperatureScaling, save_calibrator
 from dualfocal.checks import check_choice, check_count, check_ignore_index
 from dualfocal.files import check_readable
 from dualfocal.integrations.lightning._kept_rows import KeptRows, gathered, num_processes
-from dualfocal.metrics import BinnedPredictions, Evaluation, ece
+from dualfocal.metrics import CalibrationSums, Evaluation, ece
 from dualfocal.metrics.arrays import as_tensor
 from dualfocal.metrics.rows import INPUTS, Rows, as_rows, check_logits
 
@@ -48,8 +48,8 @@ class CalibrationCallback(Callback):
     ``validation_step`` must return a dict with logits and class indices. After each validation, the callback logs
 
     - the metrics of :meth:`Evaluation.scalars <dualfocal.Evaluation.scalars>`: ``val/error``, ``val/nll``,
-      ``val/brier``, ``val/ece``, ... They are computed from sums of integers, merged over all processes, so they do not
-      depend on the number of processes (unless the sampler repeats samples to give each process the same number);
+      ``val/brier``, ``val/ece``, ... They are computed from sums, merged over all processes, so they do not depend
+      on the number of processes (unless the sampler repeats samples to give each process the same number);
     - ``val/temperature``, fitted on the same samples, and ``val/ece_calibrated``, the ECE after temperature scaling.
       One parameter can hardly be overfitted, but for a report use the values of a test set, below.
 
@@ -117,8 +117,8 @@ class CalibrationCallback(Callback):
         self.max_samples, self.filename = max_samples, filename
         self.evaluation: Evaluation | None = None
         self.calibrator: TemperatureScaling | None = None
-        self._state: BinnedPredictions | None = None
-        self._calibrated_state: BinnedPredictions | None = None  # of the test
+        self._state: CalibrationSums | None = None
+        self._calibrated_state: CalibrationSums | None = None  # of the test
         self._kept = KeptRows(max_samples)
 
     @property
@@ -216,8 +216,8 @@ class CalibrationCallback(Callback):
         self._state = self._calibrated_state = None
         self._kept = KeptRows(max(1, self.max_samples // num_processes()))
 
-    def _plus(self, state: BinnedPredictions | None, values: Tensor, target: Tensor, kind: str) -> BinnedPredictions:
-        batch = BinnedPredictions.from_predictions(values, target, input=kind, num_bins=self.num_bins)
+    def _plus(self, state: CalibrationSums | None, values: Tensor, target: Tensor, kind: str) -> CalibrationSums:
+        batch = CalibrationSums.from_predictions(values, target, input=kind, num_bins=self.num_bins)
         return batch if state is None else state + batch
 
     def _rows(self, outputs: Any, step: str) -> Rows | None:
@@ -295,10 +295,10 @@ def _warn_of_few_samples(calibrator: TemperatureScaling) -> None:
         warnings.warn(caution, stacklevel=2)
 
 
-def _merged(state: BinnedPredictions | None) -> BinnedPredictions | None:
+def _merged(state: CalibrationSums | None) -> CalibrationSums | None:
     """Return the sum over all processes; None if no process has samples."""
     contents = gathered(None if state is None else state.to_dict())
-    states = [BinnedPredictions.from_dict(content) for content in contents if content is not None]
+    states = [CalibrationSums.from_dict(content) for content in contents if content is not None]
     return sum(states[1:], start=states[0]) if states else None
 
 

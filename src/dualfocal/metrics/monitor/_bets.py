@@ -17,7 +17,7 @@ over-confidence. The grid of thetas doubles at each step: between two steps, at 
 
     theta h - n log(1 + m c)  <=  sum_i log(1 + lambda_i (y_i - p_i)),   c = e^theta - 1.
 
-The left side is what we use: a supermartingale that needs three integers per bin, which workers add exactly. The loss
+The left side is what we use: a supermartingale that needs three sums per bin, which workers add. The loss
 is the variance of p within a bin relative to p (1 - p): at most 7 % of the growth with 15 bins. A tolerance replaces m
 by m + t for theta > 0 and by m - t for theta < 0. There is always a tolerance of 2^-20, which exceeds the rounding of
 confidences computed in float32; ``ROUNDING`` exceeds that of our own sums. So rounding cannot add wealth.
@@ -45,7 +45,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.cells import BinStats
 
 Floats = NDArray[np.float64]
 
@@ -66,8 +66,8 @@ def log_factors(bins: BinStats, tolerance: float, cluster_size: int) -> Floats:
     Returns:
         ``(R, 1 + B, len(SHIFTS))``; index 0 of the second axis is that of all samples.
     """
-    count, hits = (part.double().numpy()[..., None] for part in (bins.count, bins.correct))
-    mean = bins.mean_confidence.nan_to_num(0.0).numpy()[..., None]
+    count, hits = bins.count[..., None], bins.correct[..., None]
+    mean = np.nan_to_num(bins.mean_confidence)[..., None]
     limit = np.clip(mean + np.sign(SHIFTS) * (tolerance + SLACK), 0.0, 1.0)
     change = SHIFTS * hits - count * (np.log1p(limit * np.expm1(SHIFTS)) + ROUNDING * np.abs(SHIFTS))
     return np.concatenate([change.sum(1, keepdims=True), change], axis=1) / cluster_size

@@ -1,14 +1,14 @@
 """The gamblers of a monitor: one for each cell, that is for all samples or one bin, of one class, and one shift."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal.metrics.bins import BinStats
+from dualfocal.metrics.cells import BinStats
 from dualfocal.metrics.monitor._bets import SHIFTS, log_cash, log_factors, log_investment, log_prior, log_sum
 
 ARRAYS = {"log_wealth": np.float64, "since": np.int64, "count": np.int64, "confidence": np.float64, "correct": np.int64}
@@ -57,13 +57,20 @@ class Gamblers:
         """Logarithm of cash and investments of all gamblers."""
         return float(np.logaddexp(log_cash(self.num_periods + 1), log_sum(self._log_prior + self.arrays["log_wealth"])))
 
-    def play(self, bins: BinStats, tolerance: float, cluster_size: int) -> None:
-        """Bet on the samples of a period, ``(R, B)``; then invest a part of the cash for the next one."""
+    def play(self, rows: Sequence[BinStats], tolerance: float, cluster_size: int) -> None:
+        """Bet on the samples of a period, then invest a part of the cash for the next one.
+
+        Args:
+            rows: bins of the confidence, ``(1, B)``, and of each class, ``(C, B)``, if the monitor is class-wise.
+            tolerance: see :func:`~dualfocal.metrics.monitor._bets.log_factors`.
+            cluster_size: likewise.
+        """
         arrays = self.arrays
-        arrays["log_wealth"] += log_factors(bins, tolerance, cluster_size)
+        arrays["log_wealth"] += np.concatenate([log_factors(bins, tolerance, cluster_size) for bins in rows])
         for name in SINCE_START:
-            sums = getattr(bins, name).numpy()
-            arrays[name] += np.concatenate([sums.sum(1, keepdims=True), sums], axis=1)[..., None]
+            sums = np.concatenate([getattr(bins, name) for bins in rows])
+            sums = np.concatenate([sums.sum(1, keepdims=True), sums], axis=1)[..., None]
+            arrays[name] += sums if ARRAYS[name] is np.float64 else np.rint(sums).astype(np.int64)
         self.num_periods += 1
         investment = log_investment(self.num_periods + 1)
         poor = arrays["log_wealth"] <= investment  # the new investment outweighs all older ones: evidence starts here

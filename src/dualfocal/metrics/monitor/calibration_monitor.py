@@ -12,11 +12,10 @@ from typing import Any, Self
 from dualfocal.checks import check_choice, check_count
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.monitor._gamblers import Gamblers
-from dualfocal.metrics.monitor.batch import MonitorBatch, known_classes
 from dualfocal.metrics.monitor.history import Alarm, Period, Source, finite_number, shortened
 from dualfocal.metrics.monitor.verdict import monitor_verdict
 from dualfocal.metrics.rows import BINARY
-from dualfocal.metrics.states.binned import BinnedPredictions
+from dualfocal.metrics.sums import CalibrationSums
 from dualfocal.tables import quantity
 
 SCHEMA = 1
@@ -152,7 +151,7 @@ class CalibrationMonitor:
         input: str | None = None,
         ignore_index: int = -100,
         class_names: Sequence[str] | None = None,
-    ) -> MonitorBatch:
+    ) -> CalibrationSums:
         """Sum up predictions without adding them; for workers, whose batches are merged and added elsewhere.
 
         Args:
@@ -174,9 +173,17 @@ class CalibrationMonitor:
         >>> monitor.num_samples, monitor.num_periods
         (3, 1)
         """
-        options = {name: getattr(self, name) for name in ("num_bins", "classwise", "binary")}
-        return MonitorBatch.from_predictions(
-            logits, target, input=input, ignore_index=ignore_index, class_names=class_names, **options
+        if input == "confidence" and (self.classwise or self.binary == "positive"):
+            setting = "classwise=True" if self.classwise else 'binary="positive"'
+            raise ValueError(f"{setting} needs the probabilities of all classes, not only the confidence")
+        return CalibrationSums.from_predictions(
+            logits,
+            target,
+            input=input,
+            num_bins=self.num_bins,
+            ignore_index=ignore_index,
+            binary=None if input == "confidence" else self.binary,
+            class_names=class_names,
         )
 
     def update(
@@ -206,53 +213,52 @@ class CalibrationMonitor:
             ValueError: a shape, dtype, probability or option is invalid, or no sample is left.
             IndexError: a target is not a class index.
         """
-        batch = self.collect(logits, target, input=input, ignore_index=ignore_index, class_names=class_names)
-        self.add(batch, time=time)
+        self.add(
+            self.collect(logits, target, input=input, ignore_index=ignore_index, class_names=class_names), time=time
+        )
 
-    def add(self, batch: MonitorBatch | BinnedPredictions, *, time: str | None = None) -> None:
-        """Add a period whose samples were summed up: the sum of the batches of all workers, or of a database.
-
-        The state is then the same, to the bit, as if one process had seen all samples of the period.
+    def add(self, sums: CalibrationSums, *, time: str | None = None) -> None:
+        """Add a period whose samples were summed up: the sum of the batches of all workers, of a file or a database.
 
         Args:
-            batch: the samples of :meth:`collect`, or binned predictions, such as those of
-                :func:`~dualfocal.predictions.bin_predictions`.
+            sums: the samples of :meth:`collect`, or other sums, such as those of
+                :func:`~dualfocal.predictions.sum_predictions`.
             time: label of the period (None: the present time, UTC).
 
         Raises:
-            ValueError: the batch has no samples, or another number of bins or classes.
+            ValueError: there are no samples, or there is another number of bins or classes.
         """
-        if isinstance(batch, BinnedPredictions):
-            if self.binary == "positive":
-                raise ValueError('binned predictions hold the predicted class, but the monitor has binary="positive"')
-            batch = MonitorBatch.from_binned(batch, classwise=self.classwise)
-        if not batch.num_samples:
-            raise ValueError("no samples: a batch must hold at least one")
-        if batch.top.num_bins != self.num_bins:
-            raise ValueError(
-                f"the batch has {quantity(batch.top.num_bins, 'bin')}, but the monitor has {self.num_bins}"
-            )
-        if self.classwise != (batch.classes is not None):
-            raise ValueError(f"the monitor has classwise={self.classwise}, but the batch was collected by another one")
+        if sums.positive != (self.binary == "positive"):
+            about = ["the confidence of the predicted class", "the probability of class 1"]
+            raise ValueError(f"the sums are about {about[sums.positive]}, the monitor about {about[not sums.positive]}")
+        if not sums.num_samples:
+            raise ValueError("no samples: a period must hold at least one")
+        if sums.num_bins != self.num_bins:
+            raise ValueError(f"the sums have {quantity(sums.num_bins, 'bin')}, but the monitor has {self.num_bins}")
+        if self.classwise and sums.classes is None:
+            raise ValueError("classwise=True needs the probabilities of all classes, not only the confidence")
         if self.classwise and not self.num_periods:
-            self._num_classes = batch.num_classes
+            self._num_classes = sums.num_classes
             self._gamblers = Gamblers(self._num_classes, self.num_bins)
         known = self._num_classes or self._model_classes
-        if known is not None and batch.model_classes not in (None, known):
+        if known is not None and sums.num_classes not in (0, known):
             raise ValueError(
-                f"the batch has {batch.model_classes} classes, but the monitor has {known}: for another model, use "
+                f"the sums have {sums.num_classes} classes, but the monitor has {known}: for another model, use "
                 "another monitor, or call reset() first"
             )
-        self._add(batch, _label(time))
+        self._add(sums, _label(time))
 
-    def _add(self, batch: MonitorBatch, time: str) -> None:
-        self._gamblers.play(batch.rows, self.tolerance, self.cluster_size)
-        self._model_classes = self._model_classes or batch.model_classes
+    def _add(self, sums: CalibrationSums, time: str) -> None:
+        rows = [sums.top[None]]
+        if self.classwise and sums.classes is not None:
+            rows.append(sums.classes.sum(1))
+        self._gamblers.play(rows, self.tolerance, self.cluster_size)
+        self._model_classes = self._model_classes or sums.num_classes or None
         self.num_periods += 1
-        self.num_samples += batch.num_samples
+        self.num_samples += sums.num_samples
         log_evidence = self.log_evidence
         self.log_peak = max(self.log_peak, log_evidence)
-        self.history.append(Period.from_batch(time, self.num_periods - 1, batch, log_evidence))
+        self.history.append(Period.from_sums(time, self.num_periods - 1, sums, log_evidence))
         if self.alarm is None and log_evidence >= -math.log(self.alpha):
             self.alarm = Alarm(time, self.num_periods, self.num_samples, log_evidence, self.source)
         self.history = shortened(self.history)
@@ -295,7 +301,9 @@ class CalibrationMonitor:
             for name, value in counts.items():
                 check_count(name, value, low=0)
             monitor._num_classes, monitor.num_periods, monitor.num_samples = counts.values()
-            monitor._model_classes = known_classes(content)
+            monitor._model_classes = content.get("model_classes")
+            if monitor._model_classes is not None:
+                check_count("model_classes", monitor._model_classes, 2)
             monitor._gamblers = Gamblers.from_dict(
                 content["cells"], monitor._num_classes, monitor.num_bins, monitor.num_periods
             )

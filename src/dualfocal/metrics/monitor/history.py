@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
-from dualfocal.metrics.monitor.batch import MonitorBatch
+from dualfocal.metrics.sums import CalibrationSums
 
 MOST_PERIODS = 512  # of a history; beyond it, neighbours are merged
 
@@ -118,10 +118,10 @@ class Period(_Record):
             raise ValueError(f"a period needs samples, with correct <= {self.num_samples}, got correct {self.correct}")
 
     @classmethod
-    def from_batch(cls, time: str, number: int, batch: MonitorBatch, log_evidence: float) -> Self:
-        """Return the period of a batch."""
-        confidence, correct = float(batch.top.confidence.sum()), int(batch.top.correct.sum())
-        return cls(time, number, number, batch.num_samples, confidence, correct, log_evidence)
+    def from_sums(cls, time: str, number: int, sums: CalibrationSums, log_evidence: float) -> Self:
+        """Return the period of some sums."""
+        confidence, correct = float(sums.top.confidence.sum()), round(float(sums.top.correct.sum()))
+        return cls(time, number, number, sums.num_samples, confidence, correct, log_evidence)
 
     @property
     def gap(self) -> float:

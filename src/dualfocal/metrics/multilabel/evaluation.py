@@ -6,7 +6,7 @@ probability and a 0 or 1.
 - *Labels*: each one is a binary problem, evaluated like ``binary="positive"``.
 - *Macro ECE*: the mean of the ECE of all labels. A rare label counts as much as a frequent one. The mean of its noise
   floor is the mean of the labels' floors. How far it scatters depends on how the labels of a sample depend on each
-  other, which a wild bootstrap of whole samples shows (:mod:`dualfocal.metrics.inference.clusters`).
+  other, which a wild bootstrap of whole samples shows (:mod:`dualfocal.metrics.inference`).
 - *Micro ECE*: the ECE of all entries together. Errors of different labels can cancel. The L entries of a sample are
   not independent: floor, test and interval treat each sample as a cluster.
 - *Multiplicity*: L labels and the pooled entries are tested. Holm's method controls the family-wise error rate of all
@@ -19,46 +19,26 @@ probability and a 0 or 1.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dualfocal.checks import check_count, check_level
 from dualfocal.metrics._several import tracked
-from dualfocal.metrics._sorting import SortedConfidences
 from dualfocal.metrics.arrays import Array
-from dualfocal.metrics.calibration import top_bins
+from dualfocal.metrics.cells import Floats, bin_index, tally
+from dualfocal.metrics.draws import Settings, draw_cells, floor_of
 from dualfocal.metrics.evaluation import evaluate_rows
-from dualfocal.metrics.inference.cluster_noise import ClusterNoise
-from dualfocal.metrics.inference.cluster_sums import RowClusterSums
-from dualfocal.metrics.inference.clusters import fine_cluster_p_value, larger_floor, noise_of_ece
-from dualfocal.metrics.inference.holm import holm
-from dualfocal.metrics.inference.result import Floor
-from dualfocal.metrics.inference.top_label import fine_p_value, floor_of_ece
+from dualfocal.metrics.inference_result import Floor, holm
 from dualfocal.metrics.multilabel.entries import Entries, as_entries
 from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
-from dualfocal.metrics.result import Evaluation, inference_of
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.result import inference_of
 from dualfocal.metrics.scan import Scan, scan
+from dualfocal.metrics.units import MOST_UNITS, unit_factor, wild_signs
 
 MOST_LABELS = 10_000
-SMALL_P = 0.02  # p-values up to this one are computed again, with more draws
-DRAWS_PER_LABEL, MOST_DRAWS, MOST_CLUSTER_DRAWS = 50, 50_000, 20_000
 NO_ENTRIES, ONE_CLUSTER = "all entries are ignored", "its entries are in one cluster"
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """Options of :func:`~dualfocal.metrics.evaluation.evaluate_rows`."""
-
-    num_bins: int
-    inference: bool
-    level: float
-    draws: int
-    seed: int
 
 
 def evaluate_multilabel(
@@ -98,6 +78,7 @@ def evaluate_multilabel(
         TypeError: an argument is not an array.
         ValueError: a shape, dtype, value or option is invalid, or no entry is left.
 
+    >>> import torch
     >>> generator = torch.Generator().manual_seed(1)
     >>> logits = torch.randn(2000, 3, generator=generator) - torch.tensor([0.0, 1.0, 2.0])
     >>> target = torch.rand(2000, 3, generator=generator) < logits.sigmoid()
@@ -114,10 +95,11 @@ def evaluate_multilabel(
     )
     if entries.num_labels > MOST_LABELS:
         raise ValueError(f"at most {MOST_LABELS:,} labels are supported, got {entries.num_labels:,}")
-    settings = _Settings(num_bins, inference, level, draws, seed)
-    labels, left_out, noise, wrong = _evaluate_labels(entries, settings, progress)
+    settings = Settings(level, draws, seed) if inference else None
+    labels, left_out, noise, wrong = _evaluate_labels(entries, num_bins, settings, progress)
     rows = entries.pooled()
-    micro = _evaluate(rows, scan(rows, num_bins=num_bins, scores=True, classwise=True), settings)
+    stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
+    micro = evaluate_rows(rows, stats, num_bins, settings=settings)
     adjusted = math.nan
     if inference:
         p_values = [inference_of(evaluation).p_value for evaluation in (micro, *(label.evaluation for label in labels))]
@@ -129,7 +111,7 @@ def evaluate_multilabel(
         labels=tuple(labels),
         micro=micro,
         macro_ece=float(np.mean([label.evaluation.ece for label in labels])),
-        subset_accuracy=1 - float(wrong.double().mean()),
+        subset_accuracy=1 - float(wrong.mean()),
         macro_floor=_macro_floor(labels, noise) if inference else None,
         p_adjusted=adjusted,
         left_out=left_out,
@@ -138,50 +120,66 @@ def evaluate_multilabel(
 
 
 def _evaluate_labels(
-    entries: Entries, settings: _Settings, progress: Callable[[float], None] | None
-) -> tuple[list[LabelEvaluation], dict[str, str], NDArray[np.float64], Tensor]:
+    entries: Entries, num_bins: int, settings: Settings | None, progress: Callable[[float], None] | None
+) -> tuple[list[LabelEvaluation], dict[str, str], Floats, NDArray[np.bool_]]:
     """Evaluate every label.
 
     Returns:
         The labels, those that were left out with the reason, the noise of their mean ECE in each draw, and which
         samples have a wrong entry.
     """
-    num_labels, cluster = entries.num_labels, entries.cluster
-    codes = torch.arange(len(entries), device=entries.values.device) if cluster is None else cluster
-    codes = torch.unique(codes, return_inverse=True)[1]
-    noise = ClusterNoise(int(codes.max()) + 1, settings.draws, settings.seed) if settings.inference else None
+    cluster, keep = entries.cluster, entries.keep.cpu().numpy()
+    unit = np.unique(np.arange(len(entries)) if cluster is None else cluster.cpu().numpy(), return_inverse=True)[1]
+    draws = 1 if settings is None else settings.draws
+    noise = WildNoise(unit, draws, 0 if settings is None else settings.seed)
     labels, left_out = list[LabelEvaluation](), dict[str, str]()
-    total, wrong = np.zeros(settings.draws), torch.zeros(len(entries), dtype=torch.bool, device=codes.device)
+    total, wrong = np.zeros(draws), np.zeros(len(entries), dtype=bool)
+    many = None if settings is None else replace(settings, tests=entries.num_labels)
     for index, name in tracked(list(enumerate(entries.names)), progress):
         rows = entries.label(index)
         if rows is None or (cluster is not None and rows.cluster is None):
             left_out[name] = NO_ENTRIES if rows is None else ONE_CLUSTER
             continue
-        stats = scan(rows, num_bins=settings.num_bins, scores=True, classwise=True)
-        evaluation = _evaluate(rows, stats, settings, num_labels)
+        stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
+        evaluation = evaluate_rows(rows, stats, num_bins, settings=many)
         labels.append(LabelEvaluation(index, name, evaluation))
-        wrong[entries.keep[:, index]] |= ~stats.right
-        if noise is not None:
-            sums = RowClusterSums(codes[entries.keep[:, index]], stats)
-            total += noise_of_ece(noise, sums, evaluation.bins)
+        wrong[keep[:, index]] |= ~stats.right
+        if settings is not None:
+            total += noise.ece(stats, evaluation.bins.edges, keep[:, index])
     if not labels:
         raise ValueError(f"no label can be evaluated: of {next(iter(left_out))!r}, {next(iter(left_out.values()))}")
     return labels, left_out, total / len(labels), wrong
 
 
-def _evaluate(rows: Rows, stats: Scan, settings: _Settings, num_tests: int = 1) -> Evaluation:
-    """Evaluate a binary problem. If it is one of many tests, compute a small p-value with more draws."""
-    result = evaluate_rows(rows, stats, **vars(settings))
-    draws = min(DRAWS_PER_LABEL * num_tests, MOST_DRAWS)
-    if result.inference is None or result.inference.p_value > SMALL_P or draws <= settings.draws:
-        return result
-    samples = SortedConfidences.from_units(stats.confidence, stats.correct)
-    p = fine_p_value(samples, result.bins, draws=draws, seed=settings.seed)
-    if rows.cluster is not None and p <= SMALL_P:
-        draws = min(draws, MOST_CLUSTER_DRAWS)
-        sums = RowClusterSums(rows.cluster, stats)
-        p = max(p, fine_cluster_p_value(sums, result.bins, draws=draws, seed=settings.seed))
-    return replace(result, inference=replace(result.inference, p_value=p))
+class WildNoise:
+    """Draws of the noise of several labels from the same random signs of the samples, or clusters.
+
+    Args:
+        unit: sample or cluster of each entry of a column, ``(N,)``, 0, 1, ...
+        draws: number of draws.
+        seed: seed of the draws.
+    """
+
+    def __init__(self, unit: NDArray[np.int64], draws: int, seed: int) -> None:
+        number = int(unit.max()) + 1
+        self.unit = unit
+        if number > MOST_UNITS:
+            self.unit = (np.random.default_rng(seed).permutation(number) % MOST_UNITS)[unit]
+        self.signs = wild_signs(min(number, MOST_UNITS), draws, seed)
+
+    def ece(self, stats: Scan, edges: Floats, kept: NDArray[np.bool_]) -> Floats:
+        """Return the ECE of the noise of a label in each draw; ``kept`` are the samples with an entry."""
+        size = len(edges) - 1
+        index = self.unit[kept] * size + bin_index(stats.confidence, edges)
+        sums, sizes = (
+            tally(index, values, self.signs.shape[1] * size).reshape(-1, size)
+            for values in (stats.confidence - stats.correct, None)
+        )
+        full = sizes.any(0)
+        centred = sums[:, full] - sizes[:, full] * (sums[:, full].sum(0) / sizes[:, full].sum(0))
+        noise = self.signs @ (centred * np.sqrt(unit_factor(sizes[:, full])))
+        error: Floats = np.abs(noise).sum(1) / sizes.sum()
+        return error
 
 
 def macro_floor_mean(entries: Entries, *, num_bins: int = 15, draws: int = 1000, seed: int = 0) -> float:
@@ -192,17 +190,17 @@ def macro_floor_mean(entries: Entries, *, num_bins: int = 15, draws: int = 1000,
         if rows is None or (entries.cluster is not None and rows.cluster is None):
             continue
         stats = scan(rows)
-        bins = top_bins(stats, rows, num_bins, None)
-        samples = SortedConfidences.from_units(stats.confidence, stats.correct)
-        floor = floor_of_ece(samples, bins, samples.adaptive_bins(num_bins), draws=draws, seed=seed)
-        if rows.cluster is not None:
-            sums = RowClusterSums(rows.cluster, stats)
-            floor = larger_floor(floor, noise_of_ece(ClusterNoise(sums.num_clusters, draws, seed), sums, bins))
-        floors.append(floor.mean)
+        bins = stats.bins(num_bins)
+        drawn = draw_cells(bins, draws, np.random.default_rng(seed))
+        floor = floor_of(np.abs(drawn).sum(1) / len(rows)).mean
+        if stats.cluster is not None:
+            noise = WildNoise(stats.cluster, draws, seed)
+            floor = max(floor, floor_of(noise.ece(stats, bins.edges, np.ones(len(rows), bool))).mean)
+        floors.append(floor)
     return float(np.mean(floors)) if floors else math.nan
 
 
-def _macro_floor(labels: Sequence[LabelEvaluation], noise: NDArray[np.float64]) -> Floor:
+def _macro_floor(labels: Sequence[LabelEvaluation], noise: Floats) -> Floor:
     """Return the noise floor of the mean ECE.
 
     The mean of the labels' floors is exact. The 95 % quantile lies above it by what the draws of whole samples show,

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.inference.result import Floor, Inference
+from dualfocal.metrics.inference_result import SIGNIFICANCE, Floor, Inference
 from dualfocal.metrics.multilabel.verdict import FEW, multilabel_verdict
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS

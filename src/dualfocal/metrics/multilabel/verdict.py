@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.inference.cluster_summary import ClusterSummary
-from dualfocal.metrics.inference.result import Floor, Inference
+from dualfocal.metrics.inference_result import SIGNIFICANCE, ClusterSummary, Floor, Inference
 from dualfocal.metrics.verdict import confidence_verdict, percent_text, points_text
 from dualfocal.tables import printable, quantity
 

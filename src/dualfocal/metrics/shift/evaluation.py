@@ -23,13 +23,13 @@ from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.auroc import Auroc, placements
 from dualfocal.metrics.comparison import LEAST, interval
 from dualfocal.metrics.copies import copies_warning
+from dualfocal.metrics.draws import Settings
 from dualfocal.metrics.evaluation import evaluate_rows
 from dualfocal.metrics.resampling import ShareDone, resample
 from dualfocal.metrics.rows import Rows, as_rows, image_clusters
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import tied_ranks, uncertainty
 from dualfocal.metrics.shift.scores import ShiftEvaluation, ShiftScores, severity_order
-from dualfocal.metrics.units import scatter_sum
 
 TEST = "test"
 SCORES = {"entropy": "entropy", "confidence": "max_prob"}  # what tells shifted from test samples
@@ -238,7 +238,7 @@ def _with_labels(
     """Add what needs labels: the evaluation, the intervals, and the AUROC of right and wrong predictions."""
     if rows.cluster is None and (problem := copies_warning(rows)) is not None:
         warnings.warn(f"{result.name}: {problem}", stacklevel=4)
-    evaluation = evaluate_rows(rows, stats, num_bins, inference=True, level=level, seed=seed)
+    evaluation = evaluate_rows(rows, stats, num_bins, settings=Settings(level=level, seed=seed))
     intervals = {"error": _error_interval(evaluation.error, rows, stats, level)}
     if min(len(rows), rows.num_clusters or LEAST) >= LEAST:
         drawn = resample([(rows, stats)], num_bins, seed=seed, classwise=False)
@@ -247,7 +247,7 @@ def _with_labels(
             if math.isfinite(low) and math.isfinite(high):
                 intervals[name] = max(low, 0.0), high
     auroc = dict(result.auroc)
-    wrong = ~stats.right
+    wrong = torch.from_numpy(~stats.right).to(score.device)
     if bool(wrong.any()) and not bool(wrong.all()):
         auroc["errors"] = placements(tied_ranks(score), wrong, rows.cluster).auroc(level)
     return replace(result, evaluation=evaluation, intervals=intervals, auroc=auroc)
@@ -255,11 +255,11 @@ def _with_labels(
 
 def _error_interval(error: float, rows: Rows, stats: Scan, level: float) -> tuple[float, float]:
     number = float(len(rows))
-    if rows.cluster is not None:
-        clusters = int(rows.cluster.max()) + 1
-        residual = (~stats.right).double() - error
+    if stats.cluster is not None:
+        clusters = int(stats.cluster.max()) + 1
+        residual = ~stats.right - error
         variance = error * (1 - error) / number
-        squares = float(scatter_sum(rows.cluster, residual, clusters).square().sum())
+        squares = float((np.bincount(stats.cluster, residual) ** 2).sum())
         clustered = squares / number**2 * clusters / max(clusters - 1, 1)
         number = number * variance / max(clustered, variance) if clustered > 0 else float(clusters)
     return wilson(error, number, level)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from dualfocal.metrics.auroc import Auroc
-from dualfocal.metrics.inference.classwise import SIGNIFICANCE
-from dualfocal.metrics.inference.holm import holm
+from dualfocal.metrics.inference_result import SIGNIFICANCE, holm
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.result import Evaluation, check_schema, inference_of
@@ -135,7 +134,7 @@ class ShiftEvaluation(Printed):
             )
             p_values = holm([inference_of(evaluation).joint_p_value for evaluation in evaluations.values()])
             number = sum(p <= SIGNIFICANCE for p in p_values)
-            sentences.append(f"{number} of {len(p_values)} shifted sets are miscalibrated at 5 % (Holm).")
+            sentences.append(f"{number} of {len(p_values)} shifted sets are detectably miscalibrated at 5 % (Holm).")
         areas = sorted((scores.auroc["entropy"].value, scores.name) for scores in self.shifted)
         ends = dict.fromkeys((areas[0], areas[-1]))
         noticed = " to ".join(f"{100 * value:.1f} % ({name})" for value, name in ends)

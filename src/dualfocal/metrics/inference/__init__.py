@@ -1,1 +1,0 @@
-"""Statistical inference: noise floors, tests and intervals, for independent, weighted and clustered samples."""
