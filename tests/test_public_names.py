@@ -169,7 +169,7 @@ REPLACED = [
     "dualfocal.losses.linear.CHUNK_BYTES",
     "dualfocal.losses.linear.MIN_ROWS",
     "dualfocal.metrics.calibration.ELEMENTS",
-    "dualfocal.metrics.classwise.MOST_FIRST",
+    "dualfocal.metrics.classwise.MOST_NUMBERS",
     "dualfocal.metrics.linear.CHUNK_BYTES",
     "dualfocal.metrics.resampling.MOST_UNITS",
     "dualfocal.metrics.scan.BLOCK",

@@ -58,7 +58,7 @@ def test_p_value_by_a_loop_over_all_draws():
         gap = {b: sum(weight[c] * s for (c, other), s in sums.items() if other == b) for b in count}
         return sum(gap[b] ** 2 / count[b] for b in count), sum(gap.values()) ** 2
 
-    weights = np.random.default_rng(7).choice([-1.0, 1.0], size=(draws, 60))
+    weights = 2.0 * np.random.default_rng(7).integers(2, size=(draws, 60), dtype=np.int8) - 1
     pool = [squares(weight) for weight in [*weights, np.ones(60)]]
     rarest = [min(sum(other[k] >= one[k] * (1 - 1e-9) for other in pool) for k in (0, 1)) for one in pool]
     expected = sum(rank <= rarest[-1] for rank in rarest) / len(pool)

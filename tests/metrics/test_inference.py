@@ -377,7 +377,7 @@ def test_a_small_gap_everywhere_is_detected() -> None:
 def test_many_classes_and_many_bins_stay_small(monkeypatch) -> None:
     logits, target = draw_logits(300, 40)
     whole = M.evaluate(logits, target, inference=True).inference
-    monkeypatch.setattr("dualfocal.metrics.classwise.MOST_FIRST", 40 * 16 * 30)
+    monkeypatch.setattr("dualfocal.metrics.classwise.MOST_NUMBERS", 40 * 16 * 30)
     parts = M.evaluate(logits, target, inference=True).inference
     assert parts.floors["classwise_ece"].mean == pytest.approx(whole.floors["classwise_ece"].mean, rel=0.02)
     result = M.evaluate(*draw_logits(300, 3), num_bins=5000, inference=True)

@@ -19,41 +19,55 @@ from dualfocal.metrics.draws import (
     p_of_gap,
     third_cumulant,
 )
-from dualfocal.metrics.inference_result import SIGNIFICANCE, ClassGap, ClasswiseTest, ClusterSummary, Floor, holm
-from dualfocal.metrics.units import UnitSums, unit_factor, wild_signs
+from dualfocal.metrics.inference_result import SIGNIFICANCE, ClassGap, ClasswiseTest, Floor, holm
+from dualfocal.metrics.units import UnitSums, unit_factor
 
 FIRST_DRAWS = 200  # of the classes; more while the decision at 5 % is uncertain
-MOST_FIRST = 1 << 19  # numbers drawn for all draws at once, without looking at the first ones
+FEW_NUMBERS, MOST_NUMBERS = 1 << 19, 1 << 22  # drawn in all, and in memory at a time
 UNCERTAIN = (0.006, 0.15)  # p-values for which 200 draws do not decide at 2.5 or 5 %
 LEAST_VARIANCE = 5.0  # of the number of labels in a merged bin of a class; one with less counts less
 FAR_BELOW = 1e-4  # a bound below this is used; so rarely met by chance that the level of the test stays the same
 MOST_GAPS = 10  # in a result
 
 
-def classwise_test(
-    classes: BinStats, settings: Settings, units: UnitSums | None = None, summary: ClusterSummary | None = None
-) -> tuple[ClasswiseTest, Floor]:
+@dataclass(frozen=True, eq=False)
+class Wild:
+    """A wild bootstrap of sums by unit.
+
+    A sum of (p - y) is divided by its variance under calibration: the sum of squares over units, or the variance for
+    independent samples times the design effect if that is larger, because a few units can have a small variance by
+    chance.
+
+    Args:
+        units: sums by unit.
+        signs: random signs of the units, ``(R, K)``.
+        design_effect: of the units.
+    """
+
+    units: UnitSums
+    signs: Floats
+    design_effect: float
+
+
+def classwise_test(classes: BinStats, settings: Settings, wild: Wild | None = None) -> tuple[ClasswiseTest, Floor]:
     """Test the probabilities of all classes; also return the noise floor of the classwise ECE.
 
     Args:
         classes: bins of all classes, ``(C, 2, B)``.
         settings: how the inference is made.
-        units: sums by unit, for a wild bootstrap; None for the draws of the model.
-        summary: of the units. A sum of (p - y) is divided by its variance under calibration: the sum of squares over
-            units, or the variance for independent samples times the design effect if that is larger, because a few
-            units can have a small variance by chance.
+        wild: a wild bootstrap; None for the draws of the model.
     """
-    problem = _Classes(classes, 1.0 if summary is None else max(summary.design_effect, 1.0))
-    drawn_cells = int((classes.count > 0).sum())
-    few = units is not None or drawn_cells * settings.draws <= MOST_FIRST
-    draws, seed = settings.draws if few else min(FIRST_DRAWS, settings.draws), settings.seed
+    problem = _Classes(classes, 1.0 if wild is None else max(wild.design_effect, 1.0))
+    draws, seed = min(FIRST_DRAWS, settings.draws), settings.seed
+    # Few numbers are drawn quickly: then a small p-value is computed more precisely, too.
+    lowest = 0.0 if int((classes.count > 0).sum()) * settings.draws <= FEW_NUMBERS else UNCERTAIN[0]
     while True:
-        parts = problem.model_parts(draws, seed) if units is None else problem.wild_parts(units, draws, seed)
+        parts = problem.model_parts(draws, seed) if wild is None else problem.wild_parts(wild.units, wild.signs[:draws])
         p_value, errors = problem.test(parts)
-        if draws == settings.draws or not UNCERTAIN[0] < p_value < UNCERTAIN[1]:
+        if draws == settings.draws or not lowest < p_value < UNCERTAIN[1]:
             break
         draws = settings.draws
-    p_values = problem.p_values(units)
+    p_values = problem.p_values(None if wild is None else wild.units)
     if (bound := float(p_values.min()) * p_values.size) < FAR_BELOW:
         p_value = min(p_value, bound)
     gaps = [gap for gap in problem.gaps(p_values) if gap.p_value <= SIGNIFICANCE]
@@ -104,7 +118,7 @@ class _Classes:
     def model_parts(self, draws: int, seed: int) -> Iterator[_Part]:
         """Draw the gaps of independent samples. Draws of different classes are independent."""
         rng, width = np.random.default_rng(seed), self.num_bins
-        step = max(1, (MOST_FIRST << 3) // (2 * width * draws))
+        step = max(1, MOST_NUMBERS // (2 * width * draws))
         for start in range(1 if self.two else 0, self.num_classes, step):
             part = slice(start, min(start + step, self.num_classes))
             drawn = draw_cells(self.classes[part], draws, rng)
@@ -115,11 +129,10 @@ class _Classes:
             errors = np.abs(drawn[..., :-1]).sum((1, 2))
             yield _Part(part, drawn, variance, variance[:, :-1].sum(1), self.third[:, part], errors)
 
-    def wild_parts(self, units: UnitSums, draws: int, seed: int) -> Iterator[_Part]:
+    def wild_parts(self, units: UnitSums, signs: Floats) -> Iterator[_Part]:
         """Draw the gaps by a wild bootstrap."""
-        signs = wild_signs(len(units.gap), draws, seed)
         for part, sums in units.parts(self.num_classes, self.num_bins):
-            drawn = (signs @ sums.reshape(len(sums), -1)).reshape(draws, *sums.shape[1:])
+            drawn = (signs @ sums.reshape(len(sums), -1)).reshape(len(signs), *sums.shape[1:])
             variance, total = self._variances(part, sums)
             # A miscalibrated class has sums with another mean than 0, which are no noise.
             squares, number = (sums**2).sum(0), np.count_nonzero(sums, axis=0)

@@ -46,12 +46,14 @@ levels and coverage by simulation.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dualfocal.metrics.cells import BinStats
-from dualfocal.metrics.classwise import classwise_test
-from dualfocal.metrics.draws import LEAST, Settings
+import numpy as np
+
+from dualfocal.metrics.cells import BinStats, Floats
+from dualfocal.metrics.classwise import Wild, classwise_test
+from dualfocal.metrics.draws import LEAST, Settings, floor_of
 from dualfocal.metrics.inference_result import SIGNIFICANCE, ClasswiseTest, Floor, Inference
 from dualfocal.metrics.row_test import GapDraws, RowTest, model_gaps, wild_gaps
-from dualfocal.metrics.units import UnitSums
+from dualfocal.metrics.units import UnitSums, centred_sums, wild_signs
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +92,15 @@ def infer(
         classwise, floors["classwise_ece"] = classwise_test(classes, settings)
     summary = None
     if (units := evidence.units) is not None:
-        wild = wild_gaps(units.gap, units.size, settings)
+        signs = wild_signs(len(units.gap), settings.draws, settings.seed)
+        wild = wild_gaps(units.gap, units.size, signs)
         tests.append(RowTest.of(wild, settings, significance, tests[0].p_value))
         if evidence.clustered or not evidence.known_weights:
             summary = units.summary()
-            others = wild.floors() | {"adaptive_ece": _adaptive_floor(units, wild, floors, settings)}
+            others = wild.floors() | {"adaptive_ece": _adaptive_floor(units, wild, floors, signs)}
             if classes is not None and classwise is not None:
-                test, others["classwise_ece"] = classwise_test(classes, settings, units, summary)
+                bootstrap = Wild(units, signs, summary.design_effect)
+                test, others["classwise_ece"] = classwise_test(classes, settings, bootstrap)
                 classwise = ClasswiseTest(max(classwise.p_value, test.p_value), test.gaps, test.draws)
             floors = {name: _larger(floor, others[name]) for name, floor in floors.items()}
         else:
@@ -121,10 +125,10 @@ def _larger(floor: Floor, other: Floor) -> Floor:
     return Floor(max(floor.mean, other.mean), max(floor.q95, other.q95))
 
 
-def _adaptive_floor(units: UnitSums, wild: GapDraws, floors: Mapping[str, Floor], settings: Settings) -> Floor:
+def _adaptive_floor(units: UnitSums, wild: GapDraws, floors: Mapping[str, Floor], signs: Floats) -> Floor:
     """Return the noise floor of the adaptive ECE by units; in proportion to that of the ECE if bins are not known."""
     if units.adaptive is None:
         factor = wild.floors()["ece"].mean / max(floors["ece"].mean, LEAST)
         return Floor(factor * floors["adaptive_ece"].mean, factor * floors["adaptive_ece"].q95)
-    gap, size = units.adaptive
-    return wild_gaps(gap, size, settings).floors()["ece"]
+    sums, sizes = (cells[:, units.adaptive[1].any(0)] for cells in units.adaptive)
+    return floor_of(np.abs(signs @ centred_sums(sums, sizes)).sum(1) / sizes.sum())

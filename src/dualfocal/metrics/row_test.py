@@ -21,7 +21,7 @@ from dualfocal.metrics.draws import (
     third_cumulant,
 )
 from dualfocal.metrics.inference_result import POWER, Floor
-from dualfocal.metrics.units import unit_factor, wild_signs
+from dualfocal.metrics.units import centred_sums, wild_signs
 
 GRID = 25  # sizes of miscalibration on the grid for intervals and power
 SHAPES, SHAPE_DRAWS = 100, 5  # shapes of miscalibration for the interval, and draws of each
@@ -205,24 +205,23 @@ def model_gaps(bins: BinStats, settings: Settings) -> GapDraws:
     )
 
 
-def wild_gaps(sums: Floats, sizes: Floats, settings: Settings) -> GapDraws:
-    """Return draws of a wild bootstrap of sums by unit, ``(K, B)``."""
+def wild_gaps(sums: Floats, sizes: Floats, signs: Floats) -> GapDraws:
+    """Return draws of a wild bootstrap of sums by unit, ``(K, B)``; ``signs`` are those of the units, ``(R, K)``."""
     full = sizes.any(0)
     sums, sizes = sums[:, full], sizes[:, full]
-    count, gap = sizes.sum(0), sums.sum(0)
-    centred = (sums - sizes * (gap / count)) * np.sqrt(unit_factor(sizes))
-    signs = wild_signs(len(sums), settings.draws, settings.seed)
-    noise, variance = signs @ centred, (centred**2).sum(0)
+    count, gap, centred = sizes.sum(0), sums.sum(0), centred_sums(sums, sizes)
+    null, noise, carried = np.split(signs @ np.concatenate([sums, centred, sizes], axis=1), 3, axis=1)
+    variance = (centred**2).sum(0)
     squares = float((sums.sum(1) ** 2).sum())
     return GapDraws(
         count=count,
         gap=gap,
         variance=np.where(np.count_nonzero(sizes, axis=0) > 1, variance, np.inf),
-        null=signs @ sums,
+        null=null,
         noise=noise,
         shapes=(gap + noise[::-1][:SHAPES]) / count,  # reversed: no shape with the noise of its draw
         shifted=lambda shift: (noise[: len(shift)] + shift * count, shift, variance),
-        carried=signs @ sizes,
+        carried=carried,
         p_of_sum=2 * float(stdtr(max(len(sums) - 1, 1), -abs(gap.sum()) / math.sqrt(max(squares, LEAST)))),
         draw=lambda draws, seed: wild_signs(len(sums), draws, seed) @ sums,
     )

@@ -156,8 +156,17 @@ def wild_signs(number: int, draws: int, seed: int) -> Floats:
 
     Signs, or with fewer than 50 units one of six values (Webb 2014), so that there are enough different draws.
     """
-    values = [-1.0, 1.0] if number >= 50 else [s * np.sqrt(square) for square in (0.5, 1.0, 1.5) for s in (-1.0, 1.0)]
-    return np.random.default_rng(seed).choice(np.array(values), size=(draws, number))
+    rng = np.random.default_rng(seed)
+    if number >= 50:
+        signs: Floats = 2 * rng.integers(2, size=(draws, number), dtype=np.int8).astype(np.float64) - 1
+        return signs
+    return rng.choice([sign * np.sqrt(square) for square in (0.5, 1.0, 1.5) for sign in (-1.0, 1.0)], (draws, number))
+
+
+def centred_sums(sums: Floats, sizes: Floats) -> Floats:
+    """Return the sums of units less the mean gap of their bin: the noise alone, also if the model is miscalibrated."""
+    centred: Floats = (sums - sizes * (sums.sum(0) / sizes.sum(0))) * np.sqrt(unit_factor(sizes))
+    return centred
 
 
 def unit_factor(sums: Floats) -> Floats:
