@@ -14,8 +14,8 @@ of :class:`~dualfocal.metrics.cells.BinStats`; and, where samples depend on each
 The first knows the noise from the probabilities, but not the dependence; the second learns the noise from the data
 alone, and sees too little of it where errors are rare. Where there are units, the more cautious result counts: the
 larger p-value, noise floor and detectable gap, and the interval that contains both intervals. Without clusters and with
-equal weights, the first is right. It is also right for weights that depend on the label alone (label shift), whose
-variance is known; the interval contains both all the same.
+equal weights, the first is right. For weights that depend on the label alone (label shift), whose variance is known, it
+counts for the confidence and for noise floors; the interval and the class-wise test allow for both.
 
 **Noise floor.** The mean error of calibrated draws (consistency resampling, Broecker and Smith 2007).
 
@@ -44,7 +44,7 @@ levels and coverage by simulation.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class Evidence:
         classes: bins of all classes, ``(C, 2, B)``; None if only the confidence is known.
         units: sums by unit; None if samples are independent and have equal weights.
         clustered: whether the units are clusters of samples, not single samples.
-        known_weights: whether weights depend on the label alone, so that the model's draws are right.
+        known_weights: whether weights depend on the label alone.
         positive: whether the confidence is the probability of class 1, and classes are not tested.
     """
 
@@ -95,16 +95,16 @@ def infer(
         signs = wild_signs(len(units.gap), settings.draws, settings.seed)
         wild = wild_gaps(units.gap, units.size, signs)
         tests.append(RowTest.of(wild, settings, significance, tests[0].p_value))
+        summary = units.summary()
+        others = wild.floors() | {"adaptive_ece": _adaptive_floor(units, wild, floors, signs)}
+        if classes is not None and classwise is not None:
+            bootstrap = Wild(units, signs, summary.design_effect)
+            test, others["classwise_ece"] = classwise_test(classes, settings, bootstrap)
+            classwise = ClasswiseTest(max(classwise.p_value, test.p_value), test.gaps, test.draws)
         if evidence.clustered or not evidence.known_weights:
-            summary = units.summary()
-            others = wild.floors() | {"adaptive_ece": _adaptive_floor(units, wild, floors, signs)}
-            if classes is not None and classwise is not None:
-                bootstrap = Wild(units, signs, summary.design_effect)
-                test, others["classwise_ece"] = classwise_test(classes, settings, bootstrap)
-                classwise = ClasswiseTest(max(classwise.p_value, test.p_value), test.gaps, test.draws)
             floors = {name: _larger(floor, others[name]) for name, floor in floors.items()}
         else:
-            tests[1] = tests[0].with_interval(tests[1].interval)
+            tests[1] = replace(tests[0], interval=tests[1].interval)
     if evidence.positive:  # class 0 mirrors class 1
         floors["classwise_ece"] = floors["ece"]
     return Inference(

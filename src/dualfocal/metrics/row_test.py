@@ -155,10 +155,6 @@ class RowTest:
         p_value = max(gaps.p_value(settings), least_p) if least_p < 1 else 1.0
         return cls(p_value, gaps.interval(p_value, 1 - settings.level), gaps.detectable(significance))
 
-    def with_interval(self, interval: tuple[float, float]) -> "RowTest":
-        """Return the same test with another interval."""
-        return RowTest(self.p_value, interval, self.detectable)
-
 
 def model_gaps(bins: BinStats, settings: Settings) -> GapDraws:
     """Return draws for independent samples.
