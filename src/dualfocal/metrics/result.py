@@ -103,7 +103,7 @@ class Evaluation(Printed):
         if inference.clusters is not None:
             effective = None if self.weights is None else self.weights.effective
             sentences.append(inference.clusters.sentence(self.num_samples, effective))
-        if self.rounding is not None:
+        if self.rounding is not None and self.rounding.matters:
             sentences.append(self.rounding.sentence())
         return " ".join(suspicions(self, inference, names) + sentences)
 
@@ -211,7 +211,7 @@ class Evaluation(Printed):
 
     def _verdicts(self) -> list[str]:
         if self.inference is None:
-            return [] if self.rounding is None else [self.rounding.sentence()]
+            return [self.rounding.sentence()] if self.rounding is not None and self.rounding.matters else []
         return [self.verdict()]
 
 

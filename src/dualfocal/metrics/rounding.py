@@ -17,6 +17,7 @@ WORDS = ("zero", "one", "two", "three", "four")
 MOST_DECIMALS = {torch.float16: 2, torch.bfloat16: 1}  # their own precision is too low for finer grids; others: 4
 FEW_ROWS = (4, 256)  # looked at first: ordinary probabilities are not on a grid
 TILE = 1 << 20  # elements per tile
+LEAST_ERROR = 5e-4  # a smaller one is 0.0 points
 LEAST_VALUES = 20  # above 0, of rounded probabilities that do not sum to 1
 EXACT = 20  # rows of three or more probabilities; if each of so many sums to 1 exactly, the values are not rounded
 
@@ -51,6 +52,11 @@ class Rounding:
         return Rounding(
             max(self.decimals, other.decimals), num_rows, self.divided + other.divided, math.sqrt(squares / num_rows)
         )
+
+    @property
+    def matters(self) -> bool:
+        """Whether rounding can cause a gap that is printed: that of four decimals hardly ever does."""
+        return self.error >= LEAST_ERROR
 
     def explains(self, gap: float) -> bool:
         """Whether rounding alone can cause a gap between confidence and accuracy of this size."""
