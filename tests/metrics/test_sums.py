@@ -516,3 +516,16 @@ def test_many_sums_are_sorted_and_adjusted() -> None:
         assert group.evaluation.ece == alone.ece
         assert group.inference.floors == alone.inference.floors
         assert group.inference.p_value == pytest.approx(alone.inference.p_value, abs=0.01)
+
+
+def test_groups_of_confidences_are_evaluated_like_their_samples() -> None:
+    rng = np.random.default_rng(5)
+    confidence, group = rng.uniform(0.5, 1, 900), np.arange(900) % 3
+    right = (rng.random(900) < confidence - 0.2 * (group == 2)).astype(int)
+    groups = M.evaluate_groups(confidence, right, group, input="confidence")
+    assert [found.name for found in groups if found.p_adjusted <= 0.05] == ["2"]
+    for found in groups:
+        part = group == int(found.name)
+        alone = M.evaluate(confidence[part], right[part], input="confidence", inference=True)
+        assert (found.evaluation.ece, found.evaluation.num_classes) == (alone.ece, 0)
+        assert found.inference.floors == alone.inference.floors

@@ -159,13 +159,17 @@ def evaluate(
     check_choice("convention", convention, CONVENTIONS)
     check_level(level)
     clusters = image_clusters(logits, clusters) if inference or isinstance(clusters, str) else clusters
-    structure: dict[str, Any] = {"ignore_index": ignore_index, "clusters": clusters, "sample_weight": sample_weight}
-    confidence_only = input == "confidence"
-    if confidence_only:  # calibrated like the probability of class 1, which is "the prediction is right"
-        rows = as_rows(logits, target, input="probs", binary="positive", **structure)
-    else:
-        rows = as_rows(logits, target, input=input, binary=binary, class_names=class_names, **structure)
-    stats = scan(rows, num_bins=num_bins, scores=True, classwise=not confidence_only)
+    rows, stats = scored_rows(
+        logits,
+        target,
+        num_bins,
+        input=input,
+        binary=binary,
+        class_names=class_names,
+        ignore_index=ignore_index,
+        clusters=clusters,
+        sample_weight=sample_weight,
+    )
     if inference and clusters is None and (problem := copies_warning(rows)) is not None:
         warnings.warn(problem, stacklevel=2)
     return evaluate_rows(
@@ -173,9 +177,23 @@ def evaluate(
         stats,
         num_bins,
         settings=Settings(level, draws, seed) if inference else None,
-        class_names=None if confidence_only else names_of_classes(logits, class_names),
+        class_names=None if input == "confidence" else names_of_classes(logits, class_names),
         convention=convention,
     )
+
+
+def scored_rows(
+    logits: Array, target: Array, num_bins: int, *, input: str | None, binary: str | None, **options: Any
+) -> tuple[Rows, Scan]:
+    """Return the samples as rows, and their scan; ``options`` are those of :func:`~dualfocal.metrics.rows.as_rows`.
+
+    Confidences alone have no classes.
+    """
+    if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
+        rows = as_rows(logits, target, input="probs", binary="positive", **options | {"class_names": None})
+    else:
+        rows = as_rows(logits, target, input=input, binary=binary, **options)
+    return rows, scan(rows, num_bins=num_bins, scores=True, classwise=input != "confidence")
 
 
 def evaluate_rows(

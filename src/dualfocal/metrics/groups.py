@@ -13,11 +13,10 @@ from torch import Tensor
 from dualfocal.metrics._several import tracked
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.draws import Settings
-from dualfocal.metrics.evaluation import evaluate_rows
+from dualfocal.metrics.evaluation import evaluate_rows, scored_rows
 from dualfocal.metrics.inference_result import Inference, holm
 from dualfocal.metrics.result import Evaluation, inference_of
-from dualfocal.metrics.rows import as_rows, image_clusters
-from dualfocal.metrics.scan import scan
+from dualfocal.metrics.rows import image_clusters
 from dualfocal.metrics.sums import CalibrationSums
 from dualfocal.metrics.verdict import p_text
 from dualfocal.tables import Table
@@ -109,16 +108,16 @@ def evaluate_groups(
         index = torch.from_numpy(mask)
         if not bool(target[index].ne(ignore_index).any()) or (weight is not None and not weight.any()):
             continue
-        rows = as_rows(
+        rows, stats = scored_rows(
             values[index],
             target[index],
+            num_bins,
             input=input,
-            ignore_index=ignore_index,
             binary=binary,
+            ignore_index=ignore_index,
             clusters=image_clusters(values[index], members),
             sample_weight=weight,
         )
-        stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
         evaluations[str(name)] = evaluate_rows(rows, stats, num_bins, settings=settings, convention=convention)
     return rank_groups(evaluations)
 
