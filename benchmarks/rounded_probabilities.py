@@ -6,12 +6,13 @@ Labels are drawn from softmax(z / tau), tau = 1 is calibrated. The evaluation ge
 decimals (0: not rounded). Rows of which all probabilities are rounded to 0 are left out. For each of many data sets:
 
 - called: how often the verdict calls the model miscalibrated: the false-alarm rate where tau = 1, the power elsewhere;
-- alarms: how often the joint test at 5 % rejects, which does not know of the rounding;
+- alarms: how often the joint p-value, which does not know of the rounding, is at most 5 %; its weights of the two
+  tests are not those of the verdict;
 - off: share of the rows that do not sum to 1 within .01, the tolerance for other probabilities;
-- bias: what rounding and the division of the rows by their sum add to the confidence, the mean over the samples of
-  |mean confidence - mean true confidence| in the bin of the ECE; signed_bias: over all samples, with sign;
-- spread_bias: the bias if the missing sum were not made up by division, but in equal parts by all classes (or taken
-  from all that are not 0);
+- bias: what rounding adds to the confidence, if the missing sum is spread over all classes (or taken from all that are
+  not 0), as `evaluate` does: the mean over the samples of |mean confidence - mean true confidence| in the bin of the
+  ECE; signed_bias: over all samples, with sign;
+- divided_bias: the bias if rows were divided by their sum;
 - limit: the largest error that the verdict names.
 
 Larger data sets are fewer, see ``SHARES``. The committed results are from ``--repeats 40``.
@@ -78,12 +79,11 @@ def spread_evenly(rounded: np.ndarray) -> np.ndarray:
 def biases(truth: np.ndarray, rounded: np.ndarray) -> dict[str, float]:
     """Return what rounding adds to the confidence."""
     row, top = np.arange(len(rounded)), rounded.argmax(1)
-    divided = rounded / rounded.sum(1, keepdims=True)
-    confidence, right = divided[row, top], truth[row, top]
+    confidence, right = spread_evenly(rounded)[row, top], truth[row, top]
     return {
         "bias": binned_errors(confidence, right)[1],
         "signed_bias": float((confidence - right).mean()),
-        "spread_bias": binned_errors(spread_evenly(rounded)[row, top], right)[1],
+        "divided_bias": binned_errors((rounded / rounded.sum(1, keepdims=True))[row, top], right)[1],
     }
 
 
@@ -133,7 +133,10 @@ def show(records: list[Record]) -> None:
     show_rates(records)
     for decimals in DECIMALS:
         chosen = [record for record in records if record["decimals"] == decimals and record["tau"] == 1]
-        called, alarms = (100 * np.mean([record[name] for record in chosen]) for name in ("called", "alarms"))
+        repeats = [record["repeats"] for record in chosen]
+        called, alarms = (
+            100 * np.average([record[name] for record in chosen], weights=repeats) for name in ("called", "alarms")
+        )
         print(f"{decimals or 'all'} decimals, all calibrated settings: called {called:.1f} %, tests {alarms:.1f} %")
 
 

@@ -91,7 +91,7 @@ def as_rows(
     """Check shapes, dtypes and labels, and return the samples as rows; ``input=None`` means logits, which is checked.
 
     The values themselves (NaN, infinities, sums of probabilities) are checked by :func:`~dualfocal.metrics.scan.scan`,
-    except for the sums of rounded probabilities: these are checked here, and divided by the sum of their row.
+    except for the sums of rounded probabilities: these are checked here, and rows are made to sum to 1.
 
     Raises:
         TypeError: an argument is not an array.
@@ -132,8 +132,8 @@ def as_rows(
 
 
 def _renormalised(rows: Rows) -> Rows:
-    """Divide rows of rounded probabilities by their sum; raises a RowError if rounding does not explain a sum."""
-    result = renormalise(rows.values, rows.dtype, positive=rows.positive, weight=rows.weight)
+    """Make rows of rounded probabilities sum to 1; raises a RowError if rounding does not explain a sum."""
+    result = renormalise(rows.values, rows.dtype, weight=rows.weight)
     if isinstance(result, SumError):
         raise RowError(result.rule, result.row, result.problem)
     values, rounding = result

@@ -194,17 +194,18 @@ class _TiledScan:
         self.predicted[here] = predicted
         if rows.input == "logits":
             check_logits(peak, here.start)
-            target_value = tile.gather(dim, target.unsqueeze(dim)).squeeze(dim)
+            target_value = tile.gather(dim, target.unsqueeze(dim)).squeeze(dim) if self.scores else None
             tile.sub_(peak.unsqueeze(dim)).exp_()
             total = _sum_classes(tile, dim)
-            torch.sub(total.log(), target_value.sub_(peak), out=columns.nll)
+            if target_value is not None:
+                torch.sub(total.log(), target_value.sub_(peak), out=columns.nll)
             torch.reciprocal(total, out=columns.certainty)  # the largest term is exp(0)
             tile.mul_(columns.certainty.unsqueeze(dim))
         else:
             _check_probabilities(tile, peak, dim, here.start)
             torch.clamp_max(peak, 1.0, out=columns.certainty)
         torch.gather(tile, dim, target.unsqueeze(dim), out=columns.target.unsqueeze(dim))
-        if rows.input == "probs":
+        if rows.input == "probs" and self.scores:
             torch.neg(columns.target.log(), out=columns.nll)
         if rows.positive:
             torch.clamp_max(tile.select(dim, 1), 1.0, out=columns.one)
