@@ -116,15 +116,24 @@ def zero_values(rows: Rows) -> tuple[float, ...]:
     of a row together below the probabilities that the model gives. With two classes each class has its own value,
     because the column computed as 1 - p is rounded more coarsely.
     """
-    columns = rows.values.T if rows.num_classes == 2 else [rows.values]
+    values = _given(rows)
+    columns = values.T if rows.num_classes == 2 else [values]
     least = (float(column.where(column > 0, 1.0).min()) for column in columns)
     return tuple(max(min(value / 2, rows.num_classes**-2), TINY) for value in least)
 
 
 def impossible_labels(rows: Rows, zeros: tuple[float, ...]) -> list[Note]:
     """Note of the true classes whose probability is 0, if there are any."""
-    count = int((rows.values.gather(1, rows.target[:, None]) == 0).sum())
+    count = int((_given(rows).gather(1, rows.target[:, None]) == 0).sum())
     return [Note("impossible_labels", count, len(rows), zeros)] if count else []
+
+
+def _given(rows: Rows) -> Tensor:
+    """Return the probabilities as they were given: rows that were made to sum to 1 have fewer zeros."""
+    if rows.rounding is None:
+        return rows.values
+    one = 10**rows.rounding.decimals
+    return rows.values.mul(one).round().div(one)  # at most half a step was added
 
 
 def digest(rows: Tensor) -> str:
