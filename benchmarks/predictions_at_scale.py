@@ -77,10 +77,10 @@ def with_duckdb(folder: Path) -> Any:
     """Sum up batches from DuckDB."""
     import duckdb
 
-    from dualfocal.integrations.sql import sums_of_table
+    from dualfocal.integrations.sql import PredictionTable
 
     with duckdb.connect(config={"threads": 1}) as connection:
-        return sums_of_table(connection, f"SELECT * FROM '{folder}/*.parquet'")
+        return PredictionTable.find(connection, f"SELECT * FROM '{folder}/*.parquet'").sums()
 
 
 def with_stream(folder: Path) -> Any:

@@ -87,7 +87,7 @@ PUBLIC = {
     "dualfocal.integrations.onnx": "BOUNDS export_onnx",
     "dualfocal.integrations.ray_data": "evaluate_dataset sums_of_dataset",
     "dualfocal.integrations.sklearn": "ProbabilityCalibrator ReliabilityDisplay",
-    "dualfocal.integrations.sql": "PredictionTable evaluate_table sums_of_table",
+    "dualfocal.integrations.sql": "PredictionTable evaluate_table",
 }
 
 

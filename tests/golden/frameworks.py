@@ -44,7 +44,7 @@ def sql(rec: Recording) -> None:
     """A table in DuckDB: sums, evaluation, groups; files that are read by the database."""
     import duckdb
 
-    from dualfocal.integrations.sql import PredictionTable, evaluate_table, sums_of_table
+    from dualfocal.integrations.sql import PredictionTable, evaluate_table
 
     inputs.write_files()
     with duckdb.connect() as connection:
@@ -53,7 +53,7 @@ def sql(rec: Recording) -> None:
             query = f"SELECT * FROM '{source}'"
             names = {"probs": ",".join(inputs.NAMES)} if source == "words.csv" else {}
             rec.put(f"{source}/evaluation", evaluate_table(connection, query, **names))
-            rec.put(f"{source}/sums", sums_of_table(connection, query, num_bins=8, **names).evaluate())
+            rec.put(f"{source}/sums", PredictionTable.find(connection, query, **names).sums(num_bins=8).evaluate())
         table = PredictionTable.find(connection, "SELECT * FROM 'five.csv'", group="hospital")
         groups = {name: sums.evaluate(inference=True, **FEW) for name, sums in table.sums_by_group().items()}
         rec.put("groups", groups)

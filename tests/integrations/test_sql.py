@@ -11,7 +11,7 @@ from postgres_server import binaries, running_server
 from torch import Tensor
 
 from dualfocal import evaluate
-from dualfocal.integrations.sql import PredictionTable, evaluate_table, sums_of_table
+from dualfocal.integrations.sql import PredictionTable, evaluate_table
 from dualfocal.metrics import CalibrationSums
 from dualfocal.predictions import PredictionsError
 
@@ -44,6 +44,13 @@ def database(request: pytest.FixtureRequest) -> Iterator[Any]:
     connection = request.getfixturevalue("postgres")
     yield connection
     connection.rollback()
+
+
+def summed(
+    connection: Any, source: str, num_bins: int = 15, binary: str | None = None, **columns: Any
+) -> CalibrationSums:
+    """Find the columns of a table and sum it up."""
+    return PredictionTable.find(connection, source, **columns).sums(num_bins=num_bins, binary=binary)
 
 
 def probabilities(n: int = 2000, num_classes: int = 5, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -113,35 +120,35 @@ def test_stored_probabilities_have_the_numbers_of_rows(
 ) -> None:
     p, target = probabilities(dtype=dtype)
     fill(database, wide(p, target, kind))
-    check_same(sums_of_table(database, "predictions", num_bins=num_bins), p, target, num_bins=num_bins)
+    check_same(summed(database, "predictions", num_bins=num_bins), p, target, num_bins=num_bins)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [(REAL, torch.float32), (DOUBLE, torch.float64)])
 def test_array_columns(database: Any, kind: str, dtype: torch.dtype) -> None:
     p, target = probabilities(500, dtype=dtype)
     fill(database, {"probs": (f"{kind}[]", p.double().tolist()), "y": ("INTEGER", target.tolist())})
-    check_same(sums_of_table(database, "predictions"), p, target)
+    check_same(summed(database, "predictions"), p, target)
 
 
 def test_decimals(database: Any) -> None:
     p = torch.tensor([[0.25, 0.75], [0.5, 0.5], [0.99, 0.01]], dtype=torch.float64)
     target = torch.tensor([1, 0, 0])
     fill(database, wide(p, target, "DECIMAL(4, 2)") | {"label": ("DECIMAL(4, 2)", target.tolist())})
-    check_same(sums_of_table(database, "predictions"), p, target)
+    check_same(summed(database, "predictions"), p, target)
 
 
 def test_many_classes(database: Any) -> None:
     p = (2 * torch.randn(300, 130, dtype=torch.float64)).softmax(1)
     target = torch.multinomial(p, 1)[:, 0]
     fill(database, {"probs": ("DOUBLE PRECISION[]", p.tolist()), "y": ("INTEGER", target.tolist())})
-    check_same(sums_of_table(database, "predictions"), p, target)
+    check_same(summed(database, "predictions"), p, target)
 
 
 def test_duckdb_arrays_of_fixed_length() -> None:
     p, target = probabilities(200)
     with duckdb.connect() as database:
         fill(database, {"probs": ("FLOAT[5]", p.double().tolist()), "y": ("INTEGER", target.tolist())})
-        check_same(sums_of_table(database, "predictions"), p, target)
+        check_same(summed(database, "predictions"), p, target)
 
 
 def test_logits(database: Any) -> None:
@@ -153,7 +160,7 @@ def test_logits(database: Any) -> None:
     target[0], target[2] = 0, logits[2].argmax()
     columns = {f"logit_{k}": (DOUBLE, logits[:, k].tolist()) for k in range(5)}
     fill(database, {**columns, "target": ("BIGINT", target.tolist())})
-    check_same(sums_of_table(database, "predictions"), logits, target, input="logits")
+    check_same(summed(database, "predictions"), logits, target, input="logits")
 
 
 @pytest.mark.parametrize("arrays", [False, True])
@@ -165,7 +172,7 @@ def test_batches_do_not_change_the_numbers(
     columns = {"probs": ("REAL[]", p.double().tolist()), "label": ("INTEGER", target.tolist())}
     content = (columns if arrays else wide(p, target, REAL)) | {"c": ("INTEGER", [i // 4 for i in range(len(p))])}
     fill(database, content)
-    whole = sums_of_table(database, "predictions", cluster="c").evaluate()
+    whole = summed(database, "predictions", cluster="c").evaluate()
     monkeypatch.setattr("dualfocal.integrations.sql.databases.BATCH_BYTES", num_bytes)
     fractions: list[float] = []
     table = PredictionTable.find(database, "predictions", cluster="c")
@@ -183,7 +190,7 @@ def test_text_labels_are_matched_by_name(database: Any) -> None:
     names = ["it's", "back\\slash", 'a "quote"']
     columns = {f"prob_{name}": (REAL, p[:, k].double().tolist()) for k, name in enumerate(names)}
     fill(database, {**columns, "label": ("VARCHAR", [names[k] for k in target])})
-    sums = sums_of_table(database, "predictions")
+    sums = summed(database, "predictions")
     check_same(sums, p, target)
     assert sums.class_names == tuple(names)
 
@@ -193,7 +200,7 @@ def test_numbers_as_class_names(database: Any, labels: list[int]) -> None:
     p, target = probabilities(400, 3)
     columns = wide(p, target, REAL) | {"label": ("BIGINT", [labels[k] for k in target])}
     fill(database, columns)
-    check_same(sums_of_table(database, "predictions", class_names=labels), p, target)
+    check_same(summed(database, "predictions", class_names=labels), p, target)
 
 
 def test_class_names_of_arrays(database: Any) -> None:
@@ -201,22 +208,22 @@ def test_class_names_of_arrays(database: Any) -> None:
     names = ["cat", "dog", "emu"]
     content = {"probs": ("REAL[]", p.double().tolist()), "label": ("TEXT", [names[k] for k in target])}
     fill(database, content | {"index": ("INTEGER", target.tolist())})
-    check_same(sums_of_table(database, "predictions", class_names="cat,dog,emu"), p, target)
-    by_position = sums_of_table(database, "predictions", target="index", class_names=names)
+    check_same(summed(database, "predictions", class_names="cat,dog,emu"), p, target)
+    by_position = summed(database, "predictions", target="index", class_names=names)
     check_same(by_position, p, target)
     assert by_position.class_names == tuple(names)
     with pytest.raises(PredictionsError, match="must be 3 distinct names"):
-        sums_of_table(database, "predictions", class_names="cat,dog")
+        summed(database, "predictions", class_names="cat,dog")
     query = "SELECT probs[1] AS prob_a, probs[2] AS prob_b, probs[3] AS prob_c, index AS label FROM predictions"
     with pytest.raises(PredictionsError, match="must be those of the columns, a, b, c"):
-        sums_of_table(database, query, class_names=names)
+        summed(database, query, class_names=names)
 
 
 def test_columns_numbered_from_one_take_labels_from_one(database: Any) -> None:
     p, target = probabilities(400, 3)
     columns = {f"p{k + 1}": (REAL, p[:, k].double().tolist()) for k in range(3)}
     fill(database, {**columns, "y": ("DOUBLE PRECISION", (target + 1).double().tolist())})
-    check_same(sums_of_table(database, "predictions"), p, target)
+    check_same(summed(database, "predictions"), p, target)
 
 
 @pytest.mark.parametrize("binary", ["top_label", "positive"])
@@ -238,7 +245,7 @@ def test_one_logit_per_row(database: Any) -> None:
     score = torch.tensor([-torch.inf, 3.0, 1.0, 0.5, -2.0], dtype=torch.float64)
     target = torch.tensor([0, 1, 1, 0, 0])
     fill(database, {"score": (DOUBLE, score.tolist()), "y": ("INTEGER", target.tolist())})
-    sums = sums_of_table(database, "predictions", logits="score", binary="positive")
+    sums = summed(database, "predictions", logits="score", binary="positive")
     check_same(sums, score, target, input="logits", binary="positive")
 
 
@@ -265,7 +272,7 @@ def test_clusters(database: Any, kind: str) -> None:
     groups = ["ab"[k % 2] for k in range(1000)]
     content = wide(p, target, REAL) | {"patient": (kind, names.tolist()), "g": ("TEXT", groups)}
     fill(database, content)
-    check_same(sums_of_table(database, "predictions", cluster="patient"), p, target, clusters=names)
+    check_same(summed(database, "predictions", cluster="patient"), p, target, clusters=names)
     actual = evaluate_table(database, "predictions", cluster="patient")
     expected = CalibrationSums.from_predictions(p, target, input="probs", clusters=names).evaluate()
     assert actual.inference.joint_p_value == pytest.approx(expected.inference.joint_p_value, abs=1e-9)
@@ -274,7 +281,7 @@ def test_clusters(database: Any, kind: str) -> None:
     assert [sums.num_clusters for sums in table.sums_by_group().values()] == [125, 125]
     query = "SELECT p.*, NULLIF(p.patient, n.patient) AS c FROM predictions AS p, (SELECT MIN(patient) AS patient "
     with pytest.raises(PredictionsError, match=r'8 of 1,000 rows .* "c" IS NOT NULL'):
-        sums_of_table(database, query + "FROM predictions) AS n", cluster="c")
+        summed(database, query + "FROM predictions) AS n", cluster="c")
 
 
 def test_adaptive_ece_and_aurc_are_close_to_those_of_rows() -> None:
@@ -305,13 +312,13 @@ def test_a_connection_that_commits_by_itself(postgres: Any) -> None:
 
     with psycopg.connect(postgres.info.dsn, autocommit=True) as connection:
         values = "VALUES (0.25::real, 0.75::real, 1), (0.5, 0.5, 0)"
-        assert sums_of_table(connection, f"SELECT * FROM ({values}) AS t (p0, p1, y)").num_samples == 2
+        assert summed(connection, f"SELECT * FROM ({values}) AS t (p0, p1, y)").num_samples == 2
 
 
 def test_errors_in_the_middle_of_the_rows_are_one_line() -> None:
     label = "CAST(CASE WHEN range = 900000 THEN 'x' ELSE '1' END AS INTEGER) AS label"
     with duckdb.connect() as database, pytest.raises(ValueError, match="Could not convert string 'x'") as error:
-        sums_of_table(database, f"SELECT 0.25 AS p0, 0.75 AS p1, {label} FROM range(1000000)")
+        summed(database, f"SELECT 0.25 AS p0, 0.75 AS p1, {label} FROM range(1000000)")
     assert len(str(error.value).splitlines()) == 1
 
 
@@ -335,11 +342,11 @@ def test_invalid_rows_are_counted_and_refused(database: Any, row: tuple[Any, ...
     first, second, label = ([r[i] for r in rows] for i in range(3))
     fill(database, {"p0": (DOUBLE, first), "p1": (DOUBLE, second), "y": (DOUBLE, label)})
     with pytest.raises(PredictionsError, match="3 of 8 rows") as error:
-        sums_of_table(database, "predictions")
+        summed(database, "predictions")
     assert rule in str(error.value)
     assert "WHERE" in str(error.value)
     valid = "SELECT * FROM predictions WHERE p0 = 0.25 -- the rest is invalid"
-    assert sums_of_table(database, valid).num_samples == 5
+    assert summed(database, valid).num_samples == 5
 
 
 def test_invalid_logits_arrays_and_groups_are_refused(database: Any) -> None:
@@ -348,7 +355,7 @@ def test_invalid_logits_arrays_and_groups_are_refused(database: Any) -> None:
     fill(database, {"logits": (f"{DOUBLE}[]", values), "y": ("INTEGER", [0] * 7), "g": ("TEXT", groups)})
     first = "SELECT * FROM predictions ORDER BY CASE WHEN logits[1] = 1 AND logits[2] = 2 THEN 0 ELSE 1 END"
     with pytest.raises(PredictionsError, match="6 of 7 rows") as error:
-        sums_of_table(database, first)
+        summed(database, first)
     assert "NaN or +inf, and each row needs a finite value: 3 rows" in str(error.value)
     assert "must have 2 values: 2 rows" in str(error.value)
     assert "must not be NULL: 1 row" in str(error.value)
@@ -360,7 +367,7 @@ def test_invalid_logits_arrays_and_groups_are_refused(database: Any) -> None:
 def test_an_empty_table_has_no_samples(database: Any) -> None:
     fill(database, {"p0": (REAL, [0.5]), "p1": (REAL, [0.5]), "y": ("INTEGER", [0])})
     with pytest.raises(PredictionsError, match="no samples"):
-        sums_of_table(database, "SELECT * FROM predictions WHERE y > 0")
+        summed(database, "SELECT * FROM predictions WHERE y > 0")
 
 
 def test_probabilities_named_logits_are_refused(database: Any) -> None:
@@ -368,8 +375,8 @@ def test_probabilities_named_logits_are_refused(database: Any) -> None:
     columns = {f"logit_{k}": (DOUBLE, p[:, k].abs().tolist()) for k in range(5)}
     fill(database, {**columns, "y": ("INTEGER", target.tolist())})
     with pytest.raises(PredictionsError, match="--probs"):
-        sums_of_table(database, "predictions")
-    assert sums_of_table(database, "predictions", logits="logit").num_samples == 100
+        summed(database, "predictions")
+    assert summed(database, "predictions", logits="logit").num_samples == 100
 
 
 def test_too_many_groups_are_refused(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +387,7 @@ def test_too_many_groups_are_refused(database: Any, monkeypatch: pytest.MonkeyPa
     query = "SELECT *, g % 2 AS y FROM predictions"
     with pytest.raises(PredictionsError, match="at most 1000 groups") as error:
         PredictionTable.find(database, query, group="g").sums()
-    assert sums_of_table(database, query).num_samples == n, error
+    assert summed(database, query).num_samples == n, error
 
 
 @pytest.mark.parametrize("name", ['x"; DROP TABLE victims; --', "x') OR 1=1; DROP TABLE victims; --", "x\\", "é ☃"])

@@ -4,6 +4,6 @@ The rows are read in batches and summed up as :class:`~dualfocal.metrics.Calibra
 with the table.
 """
 
-from dualfocal.integrations.sql.table import PredictionTable, evaluate_table, sums_of_table
+from dualfocal.integrations.sql.table import PredictionTable, evaluate_table
 
-__all__ = ["PredictionTable", "evaluate_table", "sums_of_table"]
+__all__ = ["PredictionTable", "evaluate_table"]

@@ -175,42 +175,6 @@ class PredictionTable:
         )
 
 
-def sums_of_table(
-    connection: Connection,
-    source: str,
-    *,
-    logits: str | None = None,
-    probs: str | None = None,
-    target: str | None = None,
-    cluster: str | None = None,
-    class_names: str | Sequence[str | int] | None = None,
-    num_bins: int = 15,
-    binary: str | None = None,
-) -> CalibrationSums:
-    """Sum up a table of predictions in a database.
-
-    For groups, or one score per row with other labels than 0 and 1, use :class:`PredictionTable`.
-
-    Args:
-        connection: see :meth:`PredictionTable.find`.
-        source: see :meth:`PredictionTable.find`.
-        logits: see :meth:`PredictionTable.find`.
-        probs: see :meth:`PredictionTable.find`.
-        target: see :meth:`PredictionTable.find`.
-        cluster: see :meth:`PredictionTable.find`.
-        class_names: see :meth:`PredictionTable.find`.
-        num_bins: number of bins of the calibration errors.
-        binary: see :func:`~dualfocal.metrics.ece`; ``"top_label"`` if there is one score per row.
-
-    Raises:
-        PredictionsError: columns are missing or ambiguous, or rows are invalid; the message says how many and why.
-    """
-    table = PredictionTable.find(
-        connection, source, logits=logits, probs=probs, target=target, cluster=cluster, class_names=class_names
-    )
-    return table.sums(num_bins=num_bins, binary=binary)
-
-
 def evaluate_table(
     connection: Connection,
     source: str,
@@ -228,6 +192,8 @@ def evaluate_table(
 ) -> Evaluation:
     """Evaluate a table of predictions in a database: every metric, noise floors and the verdict.
 
+    For groups, or one score per row with other labels than 0 and 1, use :class:`PredictionTable`.
+
     Args:
         connection: see :meth:`PredictionTable.find`.
         source: see :meth:`PredictionTable.find`.
@@ -237,7 +203,7 @@ def evaluate_table(
         cluster: see :meth:`PredictionTable.find`.
         class_names: see :meth:`PredictionTable.find`.
         num_bins: number of bins of the calibration errors.
-        binary: see :func:`sums_of_table`.
+        binary: see :func:`~dualfocal.metrics.ece`; ``"top_label"`` if there is one score per row.
         inference: see :meth:`CalibrationSums.evaluate <dualfocal.metrics.CalibrationSums.evaluate>`.
         level: nominal coverage of the interval.
         seed: seed of the draws.
@@ -245,18 +211,10 @@ def evaluate_table(
     Raises:
         PredictionsError: columns are missing or ambiguous, or rows are invalid; the message says how many and why.
     """
-    sums = sums_of_table(
-        connection,
-        source,
-        logits=logits,
-        probs=probs,
-        target=target,
-        cluster=cluster,
-        class_names=class_names,
-        num_bins=num_bins,
-        binary=binary,
+    table = PredictionTable.find(
+        connection, source, logits=logits, probs=probs, target=target, cluster=cluster, class_names=class_names
     )
-    return sums.evaluate(inference=inference, level=level, seed=seed)
+    return table.sums(num_bins=num_bins, binary=binary).evaluate(inference=inference, level=level, seed=seed)
 
 
 def _length(connection: Connection, source: str, name: str) -> int:
