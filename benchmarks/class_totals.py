@@ -18,8 +18,8 @@ from _simulation import Record, Values, means, passes, run_simulation
 from weight_coverage import Setting as Weighted
 from weight_coverage import draw
 
+from dualfocal.metrics import Samples
 from dualfocal.metrics.classwise import class_gaps
-from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.units import unit_sums
 
@@ -55,10 +55,10 @@ def simulate(setting: Setting, repeats: range) -> Iterator[dict[str, float]]:
         logits, label, weight = (np.concatenate([array] * setting.copies) for array in arrays)
         clusters = None if setting.copies == 1 else np.tile(np.arange(len(arrays[1])), setting.copies)
         weight = None if setting.weights == "equal" else weight
-        rows = as_rows(logits, label, input="logits", sample_weight=weight, clusters=clusters)
-        stats = scan(rows, classwise=True)
-        gaps = class_gaps(stats.classes, unit_sums(stats, stats.bins(15), rows=rows), setting.copies)
-        independent = class_gaps(scan(as_rows(logits, label, input="logits"), classwise=True).classes)
+        samples = Samples.from_arrays(logits, label, input="logits", sample_weight=weight, clusters=clusters)
+        stats = scan(samples, classwise=True)
+        gaps = class_gaps(stats.classes, unit_sums(stats, stats.bins(15), rows=samples), setting.copies)
+        independent = class_gaps(scan(Samples.from_arrays(logits, label, input="logits"), classwise=True).classes)
         yield {
             "alarms": min(gap.p_value for gap in gaps) <= SIGNIFICANCE,
             "independent_alarms": min(gap.p_value for gap in independent) <= SIGNIFICANCE,

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from _simulation import Record, Values, passes, run_simulation
 
-from dualfocal.metrics.evaluation import evaluate_rows
+from dualfocal.metrics.evaluation import evaluate_samples
 from dualfocal.metrics.model_choice import DECISIVE, choose_model
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Rows, as_rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import Scan, scan
 
 LEVEL, GOAL, POPULATION = 0.9, (0.86, 1.0), 200_000
@@ -46,7 +46,7 @@ class Setting(NamedTuple):
 SETTINGS = [Setting(kind, n, models) for kind in ("equal", "different") for n in (300, 1000) for models in (2, 3, 8)]
 
 
-def draw(kind: str, n: int, models: int, seed: int) -> dict[str, tuple[Rows, Scan, Evaluation]]:
+def draw(kind: str, n: int, models: int, seed: int) -> dict[str, tuple[Samples, Scan, Evaluation]]:
     """Draw labels, and the predictions of each model."""
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(n, 5, generator=generator)
@@ -55,9 +55,9 @@ def draw(kind: str, n: int, models: int, seed: int) -> dict[str, tuple[Rows, Sca
     for k in range(models):
         factor = 1 + 0.1 * k if kind == "different" else 1.0
         noisy = factor * (logits + 0.5 * torch.randn(logits.shape, generator=generator))
-        rows = as_rows(noisy, target, input="logits")
-        stats = scan(rows, num_bins=15, scores=True, classwise=True)
-        scored[str(k)] = rows, stats, evaluate_rows(rows, stats, 15)
+        samples = Samples.from_arrays(noisy, target, input="logits")
+        stats = scan(samples, num_bins=15, scores=True, classwise=True)
+        scored[str(k)] = samples, stats, evaluate_samples(samples, stats, 15)
     return scored
 
 

@@ -31,9 +31,9 @@ PUBLIC = {
         adaptive_ece aurc auroc brier_decomposition brier_score classwise_ece debiased_ece ece error_rate kde_ece mce
         nll ood_auroc
         BrierScore ClasswiseCalibrationError ExpectedCalibrationError MaximumCalibrationError
-        evaluate evaluate_choices evaluate_groups evaluate_many evaluate_multilabel evaluate_shift evaluate_tasks
+        evaluate evaluate_choices evaluate_groups evaluate_many evaluate_shift evaluate_tasks
         compare compare_auroc corp holm linear_calibration
-        BinStats CalibrationMonitor CalibrationSums Choices ShiftSet TokenConfidences
+        BinStats CalibrationMonitor CalibrationSums Choices Samples TokenConfidences
         Auroc BrierDecomposition ChoiceEvaluation Comparison Corp Difference Evaluation Floor
         GroupEvaluation Inference MultilabelEvaluation RiskCoverage ShiftEvaluation
         ShiftScores TokenEvaluation
@@ -125,11 +125,11 @@ INTERNALS = {
     # Mathematics of a comparison: the noise of labels, draws with weights, and the influence of a sample on the AURC.
     "metrics/test_label_noise.py": """
         dualfocal.metrics.label_noise.label_noise dualfocal.metrics.resampling.resample
-        dualfocal.metrics.rows.as_rows dualfocal.metrics.scan.scan
+        dualfocal.metrics.scan.scan
     """,
     "metrics/test_weights.py": """
         dualfocal.metrics.resampling.aurc_influence dualfocal.metrics.resampling.resample
-        dualfocal.metrics.rows.as_rows dualfocal.metrics.scan.scan
+        dualfocal.metrics.scan.scan
     """,
     "metrics/test_monitor.py": """
         dualfocal.metrics.monitor._bets.SHIFTS dualfocal.metrics.monitor._bets.log_cash

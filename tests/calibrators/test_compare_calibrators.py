@@ -389,25 +389,13 @@ def test_held_out_scores_are_those_of_one_fit_on_the_validation_data() -> None:
     assert result["vector"].temperature is None
     assert shares[-1] == 1.0
     plain = result.to_dict()
-    assert plain["fitted_on"] == {"part": "val", "num_samples": 300}
-    assert plain["scored_on"] == {"part": "test", "num_samples": 200}
+    assert plain["fitted_on"] == {"num_samples": 300}
+    assert plain["scored_on"] == {"num_samples": 200}
     assert "(Chosen among 3 methods" in result.verdict()
     assert "validation split (300 samples)" in str(result)
-    assert "held-out test split (200 samples)" in str(result)
+    assert "scored on 200 other samples" in str(result)
 
 
 def test_validation_data_of_other_classes_are_an_error() -> None:
     with pytest.raises(ValueError, match="validation has 3 classes, but logits have 4"):
         compare_calibrators(*sample(100, 4), METHODS, validation=sample(100, 3))
-
-
-def test_a_known_evaluation_is_not_computed_again() -> None:
-    logits, target = sample(200, 3)
-    expected = compare_calibrators(logits, target, ["temperature"])
-    known = M.evaluate(logits, target, inference=True)
-    got = compare_calibrators(logits, target, ["temperature"], evaluation=known)
-    assert got["uncalibrated"].evaluation is known
-    assert got.to_dict() == expected.to_dict()
-    published = M.evaluate(logits, target, inference=True, convention="published")
-    for other in (published, M.evaluate(logits, target)):  # without inference, or with a convention
-        assert compare_calibrators(logits, target, ["temperature"], evaluation=other).to_dict() == expected.to_dict()

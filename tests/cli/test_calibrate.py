@@ -610,4 +610,4 @@ def test_binary_chooses_the_confidence_that_apply_scores(run, record, refused):
         assert before["ece"] == metrics.ece(logits, target, **options), options
     five = saved("five.npz", *drawn())
     message = refused("calibrate", five, "--out", "four.npz", "--binary", "positive")
-    assert re.search("five.npz.*binary='positive' needs two classes.*4", message)
+    assert re.search("five.npz.*--binary positive needs two classes.*4", message)

@@ -101,7 +101,7 @@ BAD = {
     "fractions": (("--cluster", "patient"), {"patient": [str(i / 7) for i in range(600)]}, "whole numbers or texts"),
     "labels": (("--cluster", "label"), {}, "--cluster: 'label' of a.csv holds the labels"),
     "values": (("--cluster", "prob_0"), {}, "label 0 in line 2 is none of the classes (1, 2)"),
-    "group": (("--cluster", "patient", "--group-by", "patient"), {}, "group 'p0' holds only one cluster, 'p0'"),
+    "group": (("--cluster", "patient", "--group-by", "patient"), {}, "group 'p0': it holds only one cluster, 'p0'"),
 }
 
 

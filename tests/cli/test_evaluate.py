@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from samples import draw_logits, softmax
 from torchmetrics.functional.classification import multiclass_calibration_error
 
@@ -519,9 +520,8 @@ def test_plot_style_chooses_the_bins(run, monkeypatch, style, binary):
     options = ("--plot-style", style, "--ignore-index", 7, "--weight", "w", "--num-bins", 12)
     options += ("--binary", binary) if binary else ()
     [axis] = drawn_diagrams(run, monkeypatch, npz("a.npz", logits, target, w=weight), *options)
-    expected = reliability_diagram(
-        *(logits, target), num_bins=12, ignore_index=7, binary=binary, sample_weight=weight, strategy=style
-    )
+    how = {"ignore_index": 7, "binary": binary, "sample_weight": weight}
+    expected = reliability_diagram(logits, target, num_bins=12, strategy=style, ax=Figure().subplots(), **how)
     np.testing.assert_array_equal(bar_heights(axis), bar_heights(expected))
     assert axis.texts[0].get_text() == expected.texts[0].get_text()
     assert axis.get_ylabel() == ("accuracy" if binary is None else "frequency")

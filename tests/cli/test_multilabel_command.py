@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from dualfocal.metrics import evaluate
 from dualfocal.predictions import load_multilabel_predictions, save_predictions
@@ -73,7 +74,6 @@ def test_table_verdict_calibrators_and_plot(run):
 
 
 def test_plot_in_quantile_bins(run, refused, monkeypatch):
-    from matplotlib.figure import Figure
 
     from dualfocal.plots import reliability_diagram
 
@@ -89,7 +89,8 @@ def test_plot_in_quantile_bins(run, refused, monkeypatch):
         ("all labels, N = 595", logits.ravel(), target.ravel()),
         ("dog, N = 195", logits[:, 1], target[:, 1]),
     ):
-        expected = reliability_diagram(scores, labels, binary="positive", ignore_index=-1, strategy="quantile")
+        options = {"binary": "positive", "ignore_index": -1}
+        expected = reliability_diagram(scores, labels, strategy="quantile", ax=Figure().subplots(), **options)
         heights = [[bar.get_height() for bar in axis.containers[0]] for axis in (by_title[title], expected)]
         np.testing.assert_array_equal(*heights)
     line = refused(*arguments, "--plot-style", "corp")

@@ -60,13 +60,21 @@ def cases() -> dict[str, Case]:
     }
 
 
+WITHOUT = {  # options that mean nothing for a metric
+    "classwise_ece": {"binary"},
+    "brier_decomposition": {"binary"},
+    "kde_ece": {"binary", "sample_weight"},
+}
+
+
 def metrics(rec: Recording) -> None:
     """Every metric with every input that it takes."""
     for name in NAMES:
         function = getattr(package, name)
-        known = inspect.signature(function).parameters
+        known = {*inspect.signature(function).parameters, "input", "ignore_index"}
+        known |= {"binary", "sample_weight"} - WITHOUT.get(name, set())
         for label, (values, labels, options) in cases().items():
-            if set(options) <= set(known) and (name, label) != ("adaptive_ece", "torchmetrics"):  # which has none
+            if set(options) <= known and (name, label) != ("adaptive_ece", "torchmetrics"):  # which has none
                 rec.call(f"{name}/{label}", function, values, labels, **options)
     five, target = inputs.sample(600, 5, 30)
     for norm in (1.0, 2.0):

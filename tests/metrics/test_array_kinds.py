@@ -80,7 +80,7 @@ def test_texts_in_other_functions() -> None:
     scores = [compare_calibrators(a, b, ["temperature"]).to_dict() for a, b in ((LOGITS, TARGET), (frame, TEXTS))]
     assert scores[0] == scores[1]
     groups = np.arange(60) % 2
-    one, two = (evaluate_groups(a, b, groups)[0].to_dict() for a, b in ((LOGITS, TARGET), (frame, TEXTS)))
+    one, two = (evaluate_groups(a, b, groups=groups)[0].to_dict() for a, b in ((LOGITS, TARGET), (frame, TEXTS)))
     assert one == two
     metric = M.ExpectedCalibrationError()
     metric.update(frame, TEXTS)

@@ -8,7 +8,7 @@ from case_loops import for_each
 from scipy.special import stdtrit
 from scipy.stats import brunnermunzel
 
-from dualfocal.metrics import Auroc, auroc, compare_auroc
+from dualfocal.metrics import auroc, compare_auroc
 
 
 def draw(m: int, n: int, seed: int = 0, grid: float = 0.0, scores: int = 1):
@@ -155,12 +155,6 @@ def test_difference_of_equal_rankings_is_0_and_of_perfect_scores_unknown() -> No
     assert (same.difference, same.low, same.high, same.significant) == (0.0, 0.0, 0.0, False)
     one_sample = compare_auroc(score[:21], -score[:21], np.arange(21) == 3)
     assert one_sample.low < one_sample.difference < one_sample.high
-
-
-def test_json() -> None:
-    [score], positive = draw(20, 20)
-    result = auroc(score, positive)
-    assert Auroc.from_dict(result.to_dict()) == result
 
 
 BAD = [

@@ -242,10 +242,10 @@ def test_clusters_of_ignored_samples_only():
 def test_groups_with_clusters():
     probs, label, cluster = clustered(40, 10)
     sides = np.where(cluster % 2 == 0, "even", "odd")
-    groups = evaluate_groups(probs, label, sides, input="probs", clusters=cluster)
+    groups = evaluate_groups(probs, label, groups=sides, input="probs", clusters=cluster)
     assert [group.inference.clusters.number for group in groups] == [20, 20]
-    with pytest.raises(ValueError, match="group '0' holds only one cluster, '0'"):
-        evaluate_groups(probs, label, cluster, input="probs", clusters=cluster)
+    with pytest.raises(ValueError, match="group '0': it holds only one cluster, '0'"):
+        evaluate_groups(probs, label, groups=cluster, input="probs", clusters=cluster)
 
 
 # Comparisons
@@ -348,7 +348,7 @@ def test_images_are_clusters_by_default_with_inference():
     with pytest.raises(ValueError, match="\"none\", got 'images'"):
         M.evaluate(logits, target, inference=True, clusters="images")
     alone = torch.cat([target[:1], torch.full_like(target[1:], -100)])
-    with pytest.raises(ValueError, match="lie in one cluster"):
+    with pytest.warns(UserWarning, match="pixels of one image are treated as independent"):
         M.evaluate(logits, alone, inference=True)
 
 

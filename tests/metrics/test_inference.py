@@ -231,14 +231,15 @@ def test_blocks_vary_as_single_samples_do(monkeypatch) -> None:
 
 def test_comparison_finds_the_better_model() -> None:
     a, target = draw_logits(3000, 5, overconfidence=1.5)
-    result = M.compare(a, (a / 1.5).softmax(1), target, input=("logits", "probs"))
+    logits, probs = M.Samples.from_arrays(a, target), M.Samples.from_arrays((a / 1.5).softmax(1), target, input="probs")
+    result = M.compare(logits, probs)
     for name in ("nll", "brier", "ece", "adaptive_ece", "classwise_ece", "debiased_ece"):
         assert result.differences[name].high < 0, name
     assert not result.differences["error"].significant
     assert "B has the lower NLL" in result.verdict()
     assert "B has the lower debiased RMS error" in result.verdict()
     assert "error not significantly different" in result.verdict()
-    swapped = M.compare((a / 1.5).softmax(1), a, target, input=("probs", "logits"))
+    swapped = M.compare(probs, logits)
     assert "A has the lower NLL" in swapped.verdict()
     assert json.loads(json.dumps(result.to_dict()))["differences"]["nll"]["difference"] < 0
     assert str(result).splitlines()[-1] == result.verdict()
@@ -387,8 +388,6 @@ def test_many_classes_and_many_bins_stay_small(monkeypatch) -> None:
 def test_comparison_of_few_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 10 samples, got 9"):
         M.compare(torch.zeros(9, 2), torch.ones(9, 2), torch.zeros(9, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"input must be .*pair"):
-        M.compare(*[torch.zeros(10, 2)] * 2, torch.zeros(10, dtype=torch.int64), input=("logits",) * 3)
 
 
 def test_resampled_aurc_of_ties() -> None:

@@ -10,7 +10,6 @@ from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators, compare_multilabel_calibrators
 from dualfocal.metrics.label_noise import label_noise
 from dualfocal.metrics.resampling import resample
-from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
 
 MEANS = ("nll", "brier", "error", "aurc")
@@ -26,8 +25,8 @@ def certain(n: int, classes: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def scored(values, target, **options):
-    rows = as_rows(values, target, input="logits", **options)
-    return rows, scan(rows, scores=True, classwise=True)
+    samples = M.Samples.from_arrays(values, target, input="logits", **options)
+    return samples, scan(samples, scores=True, classwise=True)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -1,5 +1,6 @@
 """Multi-label evaluation: definitions by loops, multiplicity, dependence of the entries, rare labels, bad input."""
 
+import json
 import math
 from dataclasses import replace
 from functools import cache
@@ -167,12 +168,10 @@ def test_one_sample_and_one_label_do_not_break_anything() -> None:
         assert "No miscalibration detectable" in str(result)
 
 
-def test_results_survive_json() -> None:
+def test_results_are_plain_json() -> None:
     for result in (evaluated(), evaluate(*drawn(50), task="multilabel")):
         content = result.to_dict()
-        assert MultilabelEvaluation.from_dict(content).to_dict() == content
-    with pytest.raises(ValueError, match="schema"):
-        MultilabelEvaluation.from_dict({**content, "schema": 99})
+        assert json.loads(json.dumps(content, allow_nan=False)) == content
     with pytest.raises(ValueError, match="inference=True"):
         result.verdict()
     assert "<caption>600 samples, 4 labels, 15 bins</caption>" in evaluated()._repr_html_()

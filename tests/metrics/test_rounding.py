@@ -126,7 +126,7 @@ REFUSED = {
         [0.53, 0.5, 0.0, 0.0, 0.0],
         "sums to 1.03, but must lie between 0.975 and 1.01",
     ),
-    "several labels": ([0.9, 0.5, 0.1, 0.0, 0.0], "sums to 1.5, but must .* --task multilabel"),
+    "several labels": ([0.9, 0.5, 0.1, 0.0, 0.0], "sums to 1.5, but must .* task='multilabel'"),
     "nothing left": ([0.0] * 5, "sums to 0, but must lie"),
 }
 
@@ -149,7 +149,7 @@ def test_the_tolerance_of_other_probabilities_stays() -> None:
     for row, total in (([0.48, 0.5, 0.0], "0.98"), ([0.9, 0.5, 0.1], "1.5")):
         probs, target = draw(300, 3)
         probs[170] = row
-        with pytest.raises(ValueError, match=rf"\(within 0\.01\).*row 170 sums to {total} .*--task multilabel"):
+        with pytest.raises(ValueError, match=rf"\(within 0\.01\).*row 170 sums to {total} .*task='multilabel'"):
             evaluate(probs, target)
 
 

@@ -522,7 +522,7 @@ def test_groups_of_confidences_are_evaluated_like_their_samples() -> None:
     rng = np.random.default_rng(5)
     confidence, group = rng.uniform(0.5, 1, 900), np.arange(900) % 3
     right = (rng.random(900) < confidence - 0.2 * (group == 2)).astype(int)
-    groups = M.evaluate_groups(confidence, right, group, input="confidence")
+    groups = M.evaluate_groups(confidence, right, groups=group, input="confidence")
     assert [found.name for found in groups if found.p_adjusted <= 0.05] == ["2"]
     for found in groups:
         part = group == int(found.name)

@@ -11,9 +11,8 @@ from weight_oracles import weighted_metrics
 
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
-from dualfocal.metrics import BinStats, evaluate_groups
+from dualfocal.metrics import BinStats, Samples, evaluate_groups
 from dualfocal.metrics.resampling import aurc_influence, resample
-from dualfocal.metrics.rows import as_rows
 from dualfocal.metrics.scan import scan
 
 FUNCTIONS = {
@@ -241,8 +240,8 @@ def test_weights_depend_on_the_label_alone():
 def test_resampling_multiplies_weights():
     probs, label, weight = sample(12, 3)
     other = (probs.log() / 2).softmax(1)
-    rows = [as_rows(p, label, input="probs", sample_weight=weight) for p in (probs, other)]
-    models = [(one, scan(one, num_bins=5, scores=True)) for one in rows]
+    samples = [Samples.from_arrays(p, label, input="probs", sample_weight=weight) for p in (probs, other)]
+    models = [(one, scan(one, num_bins=5, scores=True)) for one in samples]
     resampled = resample(models, 5, seed=4)
     drawn = []
     for pick in np.random.default_rng(4).integers(12, size=(1000, 12)):
@@ -292,10 +291,10 @@ def test_groups_and_calibrators_are_weighted():
     probs, label, weight = sample(600, tau=2.0)
     group = np.repeat(["a", "b", "c"], 200)
     weight[400:] = 0.0
-    groups = evaluate_groups(probs, label, group, input="probs", sample_weight=weight)
+    groups = evaluate_groups(probs, label, groups=group, input="probs", sample_weight=weight)
     assert sorted(one.name for one in groups) == ["a", "b"]
     first = next(one.evaluation for one in groups if one.name == "a")
-    assert first.ece == evaluate(probs[:200], label[:200], weight[:200]).ece
+    assert first.ece == pytest.approx(evaluate(probs[:200], label[:200], weight[:200]).ece, rel=1e-14)
     result = compare_calibrators(probs, label, ["temperature"], input="probs", sample_weight=weight, repeats=1)
     assert result["uncalibrated"].scores["nll"] == pytest.approx(evaluate(probs, label, weight).nll)
     assert result.recommended == "temperature"

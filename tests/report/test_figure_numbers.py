@@ -211,7 +211,7 @@ def test_overlay_has_the_bins_of_the_recommended_calibrator(model, tmp_path):
 def test_groups_have_the_numbers_of_their_evaluations(tmp_path):
     logits, target = predictions(600, 3)
     names = np.array(["a", "b"])[np.arange(600) % 2]
-    groups = evaluate_groups(logits, target, names)
+    groups = evaluate_groups(logits, target, groups=names)
     figure = contents(tmp_path, {"m": (logits, target)}, groups=names)["runs"][0]["groups"]
     assert (figure["total"], figure["level"]) == (2, 0.9)
     for row, group in zip(figure["rows"], groups, strict=True):

@@ -176,7 +176,7 @@ def test_runs_are_calibrated_on_their_validation_split(runs, folder):
     assert cell[2][0] == f"{change.difference:+.4f}".replace("-", minus)
     assert cell[2][2] == f"{change.low:+.4f} to {change.high:+.4f}".replace("-", minus)
     assert "validation split (200 samples)" in run["how"]
-    assert "held-out test split (997 samples)" in run["how"]
+    assert "scored on 997 other samples" in run["how"]
 
 
 @pytest.mark.parametrize("num_classes", [10, 300])
@@ -242,8 +242,8 @@ def test_models_that_cannot_be_scored_are_named(tmp_path):
     probs, target = torch.full((40, 2), 0.5), torch.arange(40) % 2
     for arrays, options, error, words in (
         ((probs, target), {}, ValueError, 'logits .*input="probs"'),
-        ((probs, target), {"input": "probs", "class_names": ["a"]}, ValueError, "class_names .*1 .*2"),
-        ((probs, target + 5), {"input": "probs"}, ValueError, "target "),
+        ((probs, target), {"input": "probs", "class_names": ["a"]}, ValueError, "class_names must be 2 distinct names"),
+        ((probs, target + 5), {"input": "probs"}, IndexError, "target "),
         (metrics.evaluate(probs, target, input="probs"), {}, TypeError, "Evaluation"),
         ([probs, target], {}, TypeError, r"\(logits, target\).*list"),
     ):

@@ -131,8 +131,8 @@ def test_the_file_of_a_run_needs_a_split(refused, run):
 def test_calibrators_of_a_run_are_fitted_on_its_validation_split(run, record):
     [of_run] = record("evaluate", "runs/a", "--calibrate", "temperature,vector")["files"]
     got = of_run["calibration"]
-    assert got["fitted_on"] == {"part": "val", "num_samples": 200}
-    assert got["scored_on"] == {"part": "test", "num_samples": 997}
+    assert got["fitted_on"] == {"num_samples": 200}
+    assert got["scored_on"] == {"num_samples": 997}
     arrays = load_file("runs/a/predictions.safetensors")
     for name in ("temperature", "vector"):
         calibrator = make_calibrator(name).fit(arrays["val_logits"], arrays["val_target"])
@@ -146,7 +146,7 @@ def test_calibrators_of_a_run_are_fitted_on_its_validation_split(run, record):
     assert "cross" not in out
     *_, caveat, verdict = out.splitlines()
     assert "validation split (200 samples)" in caveat
-    assert "held-out test split (997 samples)" in caveat
+    assert "scored on 997 other samples" in caveat
     assert verdict == got["verdict"]
     assert "(Chosen among 2 methods" in verdict
 

@@ -127,6 +127,7 @@ def test_a_graph_has_the_bits_of_the_steps_it_holds(loss: str, tmp_path: Path) -
     assert run.result.notes == [note for note in run.result.notes if "uses the validation split" in note]
 
 
+@pytest.mark.filterwarnings("ignore:weights=best_nll uses the validation split")
 @pytest.mark.parametrize(
     "settings",
     [

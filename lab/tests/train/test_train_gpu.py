@@ -46,6 +46,7 @@ def test_deterministic_gives_the_same_bytes(settings: tuple[str, ...], tmp_path:
     assert outcome(other.path)[2] != outcome(runs[0].path)[2]
 
 
+@pytest.mark.filterwarnings("ignore:weights=best_nll uses the validation split")
 @pytest.mark.parametrize("step", [3, 6, 8], ids=["in the first epoch", "at its end", "in the second epoch"])
 def test_interrupted_gives_the_same_bytes(step: int, tmp_path: Path, at_step: AtStep) -> None:
     recipe = digits("deterministic=true", "clip_norm=2", "weights=best_nll", "step=eager")  # at_step sees each

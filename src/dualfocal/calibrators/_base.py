@@ -19,13 +19,14 @@ from dualfocal.calibrators.inputs import (
     impossible_labels,
     kind_of,
     log_probs,
+    log_values,
     names_of_fit,
     zero_values,
 )
 from dualfocal.calibrators.notes import Note, absent_classes
 from dualfocal.checks import check_choice
-from dualfocal.metrics.arrays import Array, as_tensor, class_targets
-from dualfocal.metrics.rows import INPUTS, ROUNDING, Rows, are_probabilities, as_rows
+from dualfocal.metrics.arrays import Array, are_numbered, as_tensor, class_targets
+from dualfocal.metrics.samples import INPUTS, ROUNDING, Samples, are_probabilities, as_samples, with_logits
 from dualfocal.metrics.scan import scan
 
 CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements mapped at a time, unless gradients are needed
@@ -85,8 +86,8 @@ class Calibrator(nn.Module, ABC):
     @torch.no_grad()
     def fit(
         self,
-        logits: Array,
-        target: Array,
+        logits: Array | Samples,
+        target: Array | None = None,
         *,
         input: str | None = None,
         ignore_index: int = -100,
@@ -96,7 +97,8 @@ class Calibrator(nn.Module, ABC):
 
         Args:
             logits: tensor, numpy array or data frame of shape ``(N, C)`` or ``(N, C, d1, ...)``, or ``(N,)`` with the
-                log-odds of class 1. The columns of a data frame name the classes.
+                log-odds of class 1. The columns of a data frame name the classes. Or
+                :class:`~dualfocal.metrics.Samples`, without the other arguments.
             target: class indices, ``(N,)`` or ``(N, d1, ...)``.
             input: ``"logits"`` or ``"probs"``, whichever ``logits`` holds. None means logits, and raises an error if
                 the values look like probabilities. Probabilities are converted to logarithms; a probability of 0 is
@@ -110,27 +112,33 @@ class Calibrator(nn.Module, ABC):
         Raises:
             ValueError: the data do not fit the method. An earlier fit is kept.
         """
-        target, names = class_targets(logits, target, class_names), names_of_fit(logits, class_names)
-        values = as_tensor("logits", logits)
-        binary = "top_label" if values.ndim == 1 else None
-        rows = as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
-        kind = kind_of(values, rows.input)
-        data_digest, zeros, impossible, given_nll = digest(rows.values), None, list[Note](), None
-        if rows.input == "probs":
-            given_nll = float(scan(rows, scores=True).nll.mean())  # raises if the values are not probabilities
-            zeros = zero_values(rows)
-            impossible = impossible_labels(rows, zeros)
-            logits = log_probs(values, zeros)
-            rows = as_rows(logits, target, input="logits", ignore_index=ignore_index, binary=binary)
-        fit = self._fit(rows)
-        self._store(fit, rows.values.device)
+        if isinstance(logits, Samples):
+            samples = as_samples(logits, target, {})
+            names = None if are_numbered(samples.class_names or ()) else samples.class_names
+        else:
+            names, values = names_of_fit(logits, class_names), as_tensor("logits", logits)
+            target = None if target is None else class_targets(logits, target, class_names)
+            binary = "top_label" if values.ndim == 1 else None
+            samples = as_samples(values, target, {"input": input, "ignore_index": ignore_index, "binary": binary})
+        samples.check_classes(f"{type(self).__name__}.fit")
+        if samples.weight is not None:
+            raise ValueError(f"{type(self).__name__} is fitted without weights: leave out sample_weight")
+        kind = "log-odds" if samples.one_score else samples.input
+        data_digest, zeros, impossible, given_nll = digest(samples.values), None, list[Note](), None
+        if samples.input == "probs":
+            given_nll = float(scan(samples, scores=True).nll.mean())  # raises if the values are not probabilities
+            zeros = zero_values(samples)
+            impossible = impossible_labels(samples, zeros)
+            samples = with_logits(samples, log_values(samples, zeros))
+        fit = self._fit(samples)
+        self._store(fit, samples.values.device)
         notes = list(fit.notes)
-        if self.by_class and (absent := absent_classes(rows.target, rows.num_classes)):
-            notes.append(Note("absent_classes", len(absent), rows.num_classes, absent))
-        before, after, changed = self._effect(rows) if fit.nll is None else (*fit.nll, 0)
+        if self.by_class and (absent := absent_classes(samples.target, samples.num_classes)):
+            notes.append(Note("absent_classes", len(absent), samples.num_classes, absent))
+        before, after, changed = self._effect(samples) if fit.nll is None else (*fit.nll, 0)
         self.report = FitReport(
-            num_samples=len(rows),
-            num_classes=rows.num_classes,
+            num_samples=len(samples),
+            num_classes=samples.num_classes,
             nll_before=before if given_nll is None else given_nll,
             nll_after=after,
             argmax_changed=changed,
@@ -264,7 +272,7 @@ class Calibrator(nn.Module, ABC):
         return _class_rows(logits)
 
     @abstractmethod
-    def _fit(self, rows: Rows) -> Fit:
+    def _fit(self, samples: Samples) -> Fit:
         """Learn from rows of logits, (N, C), which have not been checked for NaN and infinities."""
 
     @abstractmethod
@@ -289,16 +297,16 @@ class Calibrator(nn.Module, ABC):
             result[part] = self._map(logits[part])
         return result
 
-    def _effect(self, rows: Rows) -> tuple[float, float, int]:
+    def _effect(self, samples: Samples) -> tuple[float, float, int]:
         """NLL before and after, and the number of samples whose predicted class changed."""
-        changed, total = 0, torch.zeros(2, dtype=wide_dtype(rows.values), device=rows.values.device)
-        for part in tile_slices(rows.values, step=_chunk(rows.values)):
-            before = rows.values[part].to(compute_dtype(rows.values))
+        changed, total = 0, torch.zeros(2, dtype=wide_dtype(samples.values), device=samples.values.device)
+        for part in tile_slices(samples.values, step=_chunk(samples.values)):
+            before = samples.values[part].to(compute_dtype(samples.values))
             after = self._map(before)
             changed += int((before.argmax(1) != after.argmax(1)).sum())
             for i, logits in enumerate((before, after)):
-                total[i] += nn.functional.cross_entropy(logits, rows.target[part], reduction="sum")
-        return (*(total / len(rows)).tolist(), changed)
+                total[i] += nn.functional.cross_entropy(logits, samples.target[part], reduction="sum")
+        return (*(total / len(samples)).tolist(), changed)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # model.half() must not round knots and temperatures: the buffers change device, but stay float64.

@@ -10,7 +10,7 @@ from torch import Tensor
 from dualfocal._tensors import wide_dtype
 from dualfocal.calibrators._tiles import ShiftedLogits, exponent_floor
 from dualfocal.metrics.cells import bin_index, equal_edges
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import scan
 
 ONE = 1 << 32  # confidences are rounded to 1 / ONE: sums of whole numbers are exact, and so is a tie of two errors
@@ -22,23 +22,23 @@ INTERPOLATE_FROM, NODES, INTERPOLATED = 26, 16, 6e-9  # from T = 2.6; number of 
 FloatArray = NDArray[np.float64]
 
 
-def search_grid(rows: Rows, num_bins: int) -> tuple[float, float, float]:
+def search_grid(samples: Samples, num_bins: int) -> tuple[float, float, float]:
     """First minimum of the ECE over T = 0.1, 0.2, ..., 10.0, with the NLL before and after scaling by that T.
 
     Single-precision logits are first searched in float32. The effect of rounding on the ECE is bounded; if several
     temperatures remain possible minima within that bound, they are compared again in float64.
     """
-    correct = torch.from_numpy(scan(rows).right).to(rows.values.device)
-    wide = wide_dtype(rows.values)
+    correct = torch.from_numpy(scan(samples).right).to(samples.values.device)
+    wide = wide_dtype(samples.values)
     tenths = list(range(1, GRID + 1))
-    most_rows = BLOCK_CPU if rows.values.is_cpu else BLOCK_DEVICE
-    data = ShiftedLogits(rows, most_rows=most_rows)
+    most_rows = BLOCK_CPU if samples.values.is_cpu else BLOCK_DEVICE
+    data = ShiftedLogits(samples, most_rows=most_rows)
     if data.dtype != wide:
-        errors, doubt = _grid_errors(data, correct, tenths, num_bins, near=NEAR + INTERPOLATED * rows.num_classes)
+        errors, doubt = _grid_errors(data, correct, tenths, num_bins, near=NEAR + INTERPOLATED * samples.num_classes)
         possible = errors - doubt <= (errors + doubt).min()
         tenths = [i for i, is_possible in zip(tenths, possible.tolist(), strict=True) if is_possible]
     if len(tenths) > 1:
-        exact = data if data.dtype == wide else ShiftedLogits(rows, wide, most_rows=most_rows)
+        exact = data if data.dtype == wide else ShiftedLogits(samples, wide, most_rows=most_rows)
         errors, _ = _grid_errors(exact, correct, tenths, num_bins)
         tenths = [tenths[int(errors.argmin())]]  # the first one in case of ties
     temperature = tenths[0] / 10

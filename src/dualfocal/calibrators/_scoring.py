@@ -5,23 +5,26 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._fit_report import FitReport
+from dualfocal.calibrators.inputs import given_values
 from dualfocal.calibrators.notes import Note, merge_folds
 from dualfocal.calibrators.temperature import TemperatureScaling
 from dualfocal.metrics.comparison import LEAST, Difference, interval
 from dualfocal.metrics.draws import Settings
-from dualfocal.metrics.evaluation import evaluate_rows
+from dualfocal.metrics.evaluation import evaluate_samples
 from dualfocal.metrics.label_noise import label_noise
+from dualfocal.metrics.multilabel.entries import Entries
 from dualfocal.metrics.resampling import Array, ShareDone, resample
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import scan
 
 COMPARED = ("nll", "brier", "error", "ece")
@@ -82,23 +85,21 @@ class MethodScore(Score):
 
 def score(
     name: str,
-    repeats: Sequence[Rows],
+    repeats: Sequence[Samples],
     *,
     num_bins: int,
     level: float,
     seed: int,
-    uncalibrated: Rows | None = None,
-    evaluation: Evaluation | None = None,
+    uncalibrated: Samples | None = None,
 ) -> MethodScore:
     """Score one method; ``repeats`` holds the samples as calibrated in each repeat of the cross-validation.
 
-    ``uncalibrated`` holds the samples before calibration (None: these are they), ``evaluation`` a precomputed
-    evaluation of the first repeat. The resampling draws depend only on the seed, so they are the same for all methods.
+    ``uncalibrated`` holds the samples before calibration (None: these are they). The resampling draws depend only on
+    the seed, so they are the same for all methods.
     """
-    scanned = [(rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)) for rows in repeats]
-    if evaluation is None:
-        evaluation = evaluate_rows(*scanned[0], num_bins, settings=Settings(level=level, seed=seed))
-    evaluations = [evaluation, *(evaluate_rows(*repeat, num_bins) for repeat in scanned[1:])]
+    scanned = [(samples, scan(samples, num_bins=num_bins, scores=True, classwise=True)) for samples in repeats]
+    evaluation = evaluate_samples(*scanned[0], num_bins, settings=Settings(level=level, seed=seed))
+    evaluations = [evaluation, *(evaluate_samples(*repeat, num_bins) for repeat in scanned[1:])]
     scores = {metric: sum(getattr(e, metric) for e in evaluations) / len(evaluations) for metric in COMPARED}
     draws, noise = {}, dict[str, float]()
     if min(len(repeats[0]), repeats[0].num_clusters or LEAST) >= LEAST:
@@ -184,40 +185,39 @@ class Calibrated:
     fitted_nll: float = math.inf
 
 
-def fit_once(calibrator: Calibrator, validation: Rows, rows: Rows) -> Calibrated:
-    """Fit a copy of the calibrator on validation data and calibrate the rows."""
-    fitted, report = _fitted(calibrator, validation.values, validation.target, validation.input)
+def fit_once(calibrator: Calibrator, validation: Samples, samples: Samples) -> Calibrated:
+    """Fit a copy of the calibrator on validation data and calibrate the samples."""
+    fitted, report = _fitted(calibrator, _two_columns(validation))
     notes = report.notes if report.converged else (*report.notes, Note("not_converged"))
-    return Calibrated([fitted(rows.values, input=rows.input)], notes, fitted)
+    return Calibrated([fitted(given_values(samples), input=samples.input)], notes, fitted)
 
 
 def fit_folds(
     calibrator: Calibrator,
-    values: Tensor,
-    target: Tensor,
-    input: str,
+    data: Samples | Entries,
     splits: Sequence[Tensor],
     folds: int,
     progress: ShareDone | None = None,
 ) -> Calibrated:
-    """For each split into folds, calibrate every fold by a calibrator fitted on the others.
+    """For each split into folds, calibrate every fold by a calibrator fitted on the others, without weights.
 
     Args:
         calibrator: an unfitted calibrator.
-        values: logits or probabilities, (N, C).
-        target: labels, in the form that the calibrator takes.
-        input: whether the values are ``"logits"`` or ``"probs"``.
+        data: the predictions and targets.
         splits: the fold of each sample, (N,), for each repeat.
         folds: number of folds.
         progress: called with the share of the fits that are done.
     """
+    values = data.values
+    if isinstance(data, Samples):
+        data, values = _two_columns(data), given_values(data)
     results, notes, losses = list[Tensor](), list[Note](), list[float]()
     for repeat, fold in enumerate(splits):
         result = torch.empty(values.shape, dtype=compute_dtype(values), device=values.device)
         for k in range(folds):
             here = fold == k
-            fitted, report = _fitted(calibrator, values[~here], target[~here], input)
-            result[here] = fitted(values[here], input=input)
+            fitted, report = _fitted(calibrator, data.at(~here))
+            result[here] = fitted(values[here], input=data.input)
             notes += report.notes
             if not report.converged:
                 notes.append(Note("fold_not_converged"))
@@ -228,8 +228,13 @@ def fit_folds(
     return Calibrated(results, merge_folds(notes), fitted_nll=fmean(losses))
 
 
-def _fitted(calibrator: Calibrator, values: Tensor, target: Tensor, input: str) -> tuple[Calibrator, FitReport]:
-    fitted = copy.deepcopy(calibrator).fit(values, target, input=input)
+def _two_columns(samples: Samples) -> Samples:
+    """Return samples to fit on: without weights, and with logits of both classes also of one score per sample."""
+    return replace(samples, weight=None, one_score=False)
+
+
+def _fitted(calibrator: Calibrator, data: Any) -> tuple[Calibrator, FitReport]:
+    fitted = copy.deepcopy(calibrator).fit(data)
     assert fitted.report is not None
     return fitted, fitted.report
 
@@ -244,30 +249,29 @@ def share_of(progress: ShareDone | None, done: int, total: int) -> ShareDone:
     return report
 
 
-def assign_folds(rows: Rows, target: Tensor, *, ignore_index: int, folds: int, seeds: range) -> list[Tensor]:
-    """Fold of each row, for each seed. Folds are stratified by class; clusters and images stay whole.
+def assign_folds(samples: Samples, *, folds: int, seeds: range) -> list[Tensor]:
+    """Fold of each sample, for each seed. Folds are stratified by class; clusters and images stay whole.
 
     Raises:
         ValueError: there are fewer clusters or images than folds.
     """
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    if rows.cluster is not None:
-        if (rows.num_clusters or 0) < folds:
+    if samples.cluster is not None:
+        if (samples.num_clusters or 0) < folds:
             raise ValueError(
                 f"{folds} folds of whole clusters (images of dense predictions) need at least {folds} of them, got "
-                f"{rows.num_clusters} with labels"
+                f"{samples.num_clusters} with labels"
             )
-        return [_folds_of_clusters(rows.cluster, folds, generator) for generator in generators]
-    if target.ndim < 2:
-        return [_stratified_folds(rows.target, folds, generator) for generator in generators]
-    kept = target != ignore_index
-    labelled = kept.flatten(1).any(1)
-    count = int(labelled.sum())
-    if count < folds:
+        return [_folds_of_clusters(samples.cluster, folds, generator) for generator in generators]
+    if samples.pixels == 1:
+        return [_stratified_folds(samples.target, folds, generator) for generator in generators]
+    images, image = np.unique(samples.image(), return_inverse=True)  # images without labels are not counted
+    if (count := len(images)) < folds:
         raise ValueError(f"{folds} folds of whole images need at least {folds} images with labels, got {count}")
-    number = labelled.cumsum(0) - 1  # images without labels are not counted
-    image = number.view(-1, *[1] * (target.ndim - 1)).expand(target.shape)[kept]
-    return [(torch.randperm(count, generator=generator).to(image.device) % folds)[image] for generator in generators]
+    of_pixel = torch.from_numpy(image).to(samples.values.device)
+    return [
+        (torch.randperm(count, generator=generator).to(of_pixel.device) % folds)[of_pixel] for generator in generators
+    ]
 
 
 def _folds_of_clusters(cluster: Tensor, folds: int, generator: torch.Generator) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype, wide_dtype
-from dualfocal.metrics.rows import FEW_CLASSES, Rows, check_logits
+from dualfocal.metrics.samples import FEW_CLASSES, Samples, check_logits
 
 TILE_CPU, TILE_DEVICE = 1 << 16, 1 << 25  # float64 elements per tile
 
@@ -36,25 +36,28 @@ class ShiftedLogits:
         ValueError: a row holds NaN or +inf, or no finite value.
     """
 
-    def __init__(self, rows: Rows, dtype: torch.dtype | None = None, most_rows: int | None = None) -> None:
-        self.rows = rows
-        self.dtype = compute_dtype(rows.values) if dtype is None else dtype
-        self.dim = 0 if rows.values.is_cpu and rows.num_classes < FEW_CLASSES else 1  # dimension of the classes
+    def __init__(self, samples: Samples, dtype: torch.dtype | None = None, most_rows: int | None = None) -> None:
+        self.samples = samples
+        self.dtype = compute_dtype(samples.values) if dtype is None else dtype
+        self.dim = 0 if samples.values.is_cpu and samples.num_classes < FEW_CLASSES else 1  # dimension of the classes
         tiles = 8 // self.dtype.itemsize  # a float64 tile fills the cache
-        self.step = min(tile_rows(rows.values, tiles), most_rows or len(rows), len(rows))  # rows per tile
-        self._scratch = torch.empty(self.step * rows.num_classes, dtype=self.dtype, device=rows.values.device)
-        self._peak = torch.empty(len(rows), dtype=self.dtype, device=rows.values.device)
+        self.step = min(tile_rows(samples.values, tiles), most_rows or len(samples), len(samples))  # rows per tile
+        self._scratch = torch.empty(self.step * samples.num_classes, dtype=self.dtype, device=samples.values.device)
+        self._peak = torch.empty(len(samples), dtype=self.dtype, device=samples.values.device)
         self.target_logit = torch.empty_like(self._peak)  # d of the true class, (N,)
         for part, tile in self._tiles():
             torch.amax(tile, self.dim, out=self._peak[part])
             torch.gather(
-                tile, self.dim, rows.target[part].unsqueeze(self.dim), out=self.target_logit[part].unsqueeze(self.dim)
+                tile,
+                self.dim,
+                samples.target[part].unsqueeze(self.dim),
+                out=self.target_logit[part].unsqueeze(self.dim),
             )
         check_logits(self._peak)
         self.target_logit -= self._peak
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.samples)
 
     def tiles(self) -> Iterator[tuple[slice, Tensor]]:
         """Pairs of a row slice and its d, (C, n) if ``dim`` is 0, else (n, C). All tiles share one buffer."""
@@ -66,7 +69,7 @@ class ShiftedLogits:
         return self._scratch[: tile.numel()].view(tile.shape)
 
     def _tiles(self) -> Iterator[tuple[slice, Tensor]]:
-        values = self.rows.values
+        values = self.samples.values
         buffer = torch.empty_like(self._scratch)
         for part in tile_slices(values, step=self.step):
             tile = values[part].T if self.dim == 0 else values[part]

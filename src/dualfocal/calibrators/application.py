@@ -10,10 +10,10 @@ from torch import Tensor
 
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators.inputs import kept_rows, log_probs
-from dualfocal.metrics.evaluation import evaluate_rows
+from dualfocal.metrics.evaluation import evaluate_samples
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import scan
 
 NUM_BINS = 15
@@ -106,9 +106,9 @@ def apply_calibrator(
     >>> applied.argmax_changed, applied.on_fit_data
     (0, True)
     """
-    rows = kept_rows(values, target, input=input, ignore_index=ignore_index)
-    scan(rows)
-    input = rows.input
+    samples = kept_rows(values, target, input=input, ignore_index=ignore_index)
+    scan(samples)
+    input = samples.input
     binary = binary or ("top_label" if values.ndim == 1 else None)
     labelled, unusable = target is not None and bool((target != ignore_index).any()), ""
     on_fit_data = (
@@ -118,7 +118,7 @@ def apply_calibrator(
     )
     if target is not None and labelled and not require_labels:
         try:
-            as_rows(values, target, input=input, ignore_index=ignore_index, binary=binary)
+            Samples.from_arrays(values, target, input=input, ignore_index=ignore_index, binary=binary)
         except (ValueError, IndexError) as error:
             target, labelled, unusable = None, False, str(error)
     before = values if input == "logits" else log_probs(values)
@@ -136,9 +136,9 @@ def apply_calibrator(
     if target is not None and labelled:
         losses = []
         for name, predictions in (("before", values), ("after", calibrated)):
-            scored = as_rows(predictions, target, input=input, ignore_index=ignore_index, binary=binary)
+            scored = Samples.from_arrays(predictions, target, input=input, ignore_index=ignore_index, binary=binary)
             stats = scan(scored, scores=True, classwise=True)
-            scores[name] = evaluate_rows(scored, stats, NUM_BINS)
+            scores[name] = evaluate_samples(scored, stats, NUM_BINS)
             losses.append(torch.from_numpy(stats.nll))
         change = _paired_change(*losses)
     old, new = (logits > 0 if logits.ndim == 1 else logits.argmax(1) for logits in (before, after))

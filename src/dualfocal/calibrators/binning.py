@@ -18,7 +18,7 @@ from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.checks import check_choice, check_count
-from dualfocal.metrics.rows import Rows, check_logits
+from dualfocal.metrics.samples import Samples, check_logits
 
 FLOOR = 1e-12  # smallest probability before normalisation
 SAME = 1e-10  # probabilities with a smaller relative difference count as equal
@@ -81,8 +81,8 @@ class _ClasswiseMap(Calibrator):
         index = torch.searchsorted(knots, p).clamp_(max=values.shape[1] - 1)  # NaN is sorted last
         return values.gather(1, index)
 
-    def _fit(self, rows: Rows) -> Fit:
-        fitted = [self._fit_column(column) for column in _columns(rows)]
+    def _fit(self, samples: Samples) -> Fit:
+        fitted = [self._fit_column(column) for column in _columns(samples)]
         learned = {name: pad_rows(parts) for name, parts in zip(self.learned, zip(*fitted, strict=True), strict=True)}
         learned["values"].clamp_(FLOOR, 1.0)
         return Fit(learned)
@@ -241,14 +241,14 @@ def interpolate(p: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     return y0 + share * (y1 - y0)
 
 
-def _columns(rows: Rows) -> Iterator[Column]:
-    values, wide = rows.values, wide_dtype(rows.values)
+def _columns(samples: Samples) -> Iterator[Column]:
+    values, wide = samples.values, wide_dtype(samples.values)
     check_logits(values.amax(1))
     log_total = torch.cat([values[part].to(wide).logsumexp(1) for part in tile_slices(values)])
-    order = rows.target.argsort()
-    ends = torch.bincount(rows.target, minlength=rows.num_classes).cumsum(0).tolist()
-    step = max(1, COLUMNS // len(rows))
-    for start in range(0, rows.num_classes, step):
+    order = samples.target.argsort()
+    ends = torch.bincount(samples.target, minlength=samples.num_classes).cumsum(0).tolist()
+    step = max(1, COLUMNS // len(samples))
+    for start in range(0, samples.num_classes, step):
         block = (values[:, start : start + step].to(wide) - log_total[:, None]).exp_().T.contiguous()
         for k, p in enumerate(block, start):
             hits = p[order[ends[k - 1] if k else 0 : ends[k]]].cpu().numpy().astype(np.float64)

@@ -70,7 +70,6 @@ class CalibratorComparison(MethodComparison[MethodScore]):
         left_out: methods that are not recommended because they give absent classes almost zero probability.
         num_samples: number of scored samples.
         validation_samples: number of samples used for fitting; None with cross-validation.
-        part: name of the scored split (with validation data only).
         folds: number of folds of the cross-validation.
         repeats: number of repeats of the cross-validation; 1 with validation data.
         level: nominal coverage of the confidence intervals.
@@ -85,7 +84,6 @@ class CalibratorComparison(MethodComparison[MethodScore]):
     left_out: tuple[str, ...]
     num_samples: int
     validation_samples: int | None
-    part: str
     folds: int
     repeats: int
     level: float
@@ -136,7 +134,7 @@ class CalibratorComparison(MethodComparison[MethodScore]):
         if self.held_out:
             return (
                 f"Each calibrator was fitted on the validation split ({self.validation_samples:,} samples) and scored "
-                f"on the held-out {self.part} split ({self.num_samples:,} samples)."
+                f"on {self.num_samples:,} other samples."
             )
         repeated = "" if self.repeats == 1 else f", repeated {self.repeats} times"
         return (
@@ -173,8 +171,8 @@ class CalibratorComparison(MethodComparison[MethodScore]):
         how: dict[str, object] = {"folds": self.folds, "repeats": self.repeats}
         if self.held_out:
             how = {
-                "fitted_on": {"part": "val", "num_samples": self.validation_samples},
-                "scored_on": {"part": self.part, "num_samples": self.num_samples},
+                "fitted_on": {"num_samples": self.validation_samples},
+                "scored_on": {"num_samples": self.num_samples},
             }
         return {
             "schema": 1,

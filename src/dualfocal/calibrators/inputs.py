@@ -11,7 +11,7 @@ from torch import Tensor
 from dualfocal._tensors import compute_dtype
 from dualfocal.calibrators.notes import Note
 from dualfocal.metrics.arrays import Array, are_numbered, as_tensor, column_names, in_column_order
-from dualfocal.metrics.rows import Rows, as_rows
+from dualfocal.metrics.samples import Samples
 
 TINY = torch.finfo(torch.float32).tiny
 SAMPLED = 1024  # number of rows that enter the digest
@@ -68,12 +68,12 @@ def class_columns(values: Array, class_names: tuple[str, ...] | None) -> Tensor:
     return as_tensor("logits", in_column_order("the data frame", values, class_names or (), "in the fit"))
 
 
-def kept_rows(values: Tensor, target: Tensor | None, *, input: str | None, ignore_index: int = -100) -> Rows:
-    """Rows that are not ignored, with all labels set to 0; ``target`` may be missing or unusable."""
+def kept_rows(values: Tensor, target: Tensor | None, *, input: str | None, ignore_index: int = -100) -> Samples:
+    """Samples that are not ignored, with all labels set to 0; ``target`` may be missing or unusable."""
     labels = torch.zeros(values.shape[:1] + values.shape[2:], dtype=torch.int64, device=values.device)
     if target is not None and target.shape == labels.shape and bool((target != ignore_index).any()):
         labels = torch.where(target == ignore_index, -100, labels)
-    return as_rows(values, labels, input=input, binary="top_label" if values.ndim == 1 else None)
+    return Samples.from_arrays(values, labels, input=input, binary="top_label" if values.ndim == 1 else None)
 
 
 def log_probs(probs: Array, zeros: tuple[float, ...] | None = None) -> Tensor:
@@ -95,7 +95,7 @@ def log_probs(probs: Array, zeros: tuple[float, ...] | None = None) -> Tensor:
     tensor([0.])
     """
     probs = as_tensor("probabilities", probs)
-    probs = probs.to(compute_dtype(probs))
+    probs = probs.to(compute_dtype(probs)).clamp_min(0.0)  # 1 - p can be -1e-10
     zero = (TINY,) if zeros is None else zeros
     if probs.ndim == 1:
         return _log(probs, probs.new_tensor(zero[-1:])) - _log(1 - probs, probs.new_tensor(zero[:1]))
@@ -109,31 +109,40 @@ def _log(probs: Tensor, floor: Tensor) -> Tensor:
     return torch.where(probs == 0, floor, probs).clamp(min=TINY).log()
 
 
-def zero_values(rows: Rows) -> tuple[float, ...]:
+def zero_values(samples: Samples) -> tuple[float, ...]:
     """Replacement of probability 0: half of the smallest non-zero probability, at most 1 / C^2.
 
     A 0 is a probability that was rounded down, so it was smaller than the smallest one left. The limit keeps the zeros
     of a row together below the probabilities that the model gives. With two classes each class has its own value,
     because the column computed as 1 - p is rounded more coarsely.
     """
-    values = _given(rows)
-    columns = values.T if rows.num_classes == 2 else [values]
+    values = given_values(samples)
+    columns = values.T if samples.num_classes == 2 else [values]
     least = (float(column.where(column > 0, 1.0).min()) for column in columns)
-    return tuple(max(min(value / 2, rows.num_classes**-2), TINY) for value in least)
+    return tuple(max(min(value / 2, samples.num_classes**-2), TINY) for value in least)
 
 
-def impossible_labels(rows: Rows, zeros: tuple[float, ...]) -> list[Note]:
+def impossible_labels(samples: Samples, zeros: tuple[float, ...]) -> list[Note]:
     """Note of the true classes whose probability is 0, if there are any."""
-    count = int((_given(rows).gather(1, rows.target[:, None]) == 0).sum())
-    return [Note("impossible_labels", count, len(rows), zeros)] if count else []
+    count = int((given_values(samples).gather(1, samples.target[:, None]) == 0).sum())
+    return [Note("impossible_labels", count, len(samples), zeros)] if count else []
 
 
-def _given(rows: Rows) -> Tensor:
+def log_values(samples: Samples, zeros: tuple[float, ...]) -> Tensor:
+    """Return logits of probabilities, ``(N, C)``, as a call of the calibrator makes them of what was given."""
+    values = given_values(samples).to(samples.dtype)
+    if not samples.one_score:
+        return log_probs(values, zeros)
+    z = log_probs(values[:, 1], zeros).double()
+    return torch.stack([torch.zeros_like(z), z], dim=1)
+
+
+def given_values(samples: Samples) -> Tensor:
     """Return the probabilities as they were given: rows that were made to sum to 1 have fewer zeros."""
-    if rows.rounding is None:
-        return rows.values
-    one = 10**rows.rounding.decimals
-    return rows.values.mul(one).round().div(one)  # at most half a step was added
+    if samples.rounding is None:
+        return samples.values
+    one = 10**samples.rounding.decimals
+    return samples.values.mul(one).round().div(one)  # at most half a step was added
 
 
 def digest(rows: Tensor) -> str:

@@ -32,8 +32,8 @@ from dualfocal.calibrators.inputs import (
 from dualfocal.calibrators.notes import Note
 from dualfocal.checks import check_known
 from dualfocal.metrics.arrays import Array
-from dualfocal.metrics.multilabel.entries import as_entries
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.multilabel.entries import Entries, as_entries
+from dualfocal.metrics.samples import SampleOptions, Samples
 from dualfocal.metrics.scan import scan
 
 FEW = 10  # positive or negative samples of a label; with fewer, its map is mostly the prior
@@ -68,14 +68,14 @@ class MultilabelCalibrator(Calibrator):
     def _fit_labels(self, z: Tensor, hit: Tensor, keep: Tensor) -> Fit:
         """Learn from logits, whether each label is true, and which entries count, (N, L) each."""
 
-    def _fit(self, rows: Rows) -> Fit:
+    def _fit(self, samples: Samples) -> Fit:
         raise TypeError(f"{type(self).__name__} needs a target of shape (N, L), not class indices")
 
     @torch.no_grad()
     def fit(
         self,
-        logits: Array,
-        target: Array,
+        logits: Array | Samples | Entries,
+        target: Array | None = None,
         *,
         input: str | None = None,
         ignore_index: int = -100,
@@ -98,8 +98,12 @@ class MultilabelCalibrator(Calibrator):
         Raises:
             ValueError: the data do not fit the method. An earlier fit is kept.
         """
-        entries = as_entries(logits, target, input=input, ignore_index=ignore_index, class_names=class_names)
-        names = names_of_fit(logits, class_names)
+        if isinstance(logits, Entries):
+            entries, names = logits, None
+        else:
+            options: SampleOptions = {"input": input, "ignore_index": ignore_index, "class_names": class_names}
+            entries = as_entries(logits, target, options)
+            names = None if isinstance(logits, Samples) else names_of_fit(logits, class_names)
         values, keep, hit = entries.values, entries.keep, entries.target == 1
         zeros, impossible = None, list[Note]()
         if entries.input == "probs":

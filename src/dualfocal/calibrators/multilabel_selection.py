@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import NormalDist, fmean
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ from dualfocal.metrics.multilabel.entries import Entries, as_entries
 from dualfocal.metrics.multilabel.evaluation import macro_floor_mean
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import finite
+from dualfocal.metrics.samples import SampleOptions
 from dualfocal.tables import Table
 
 LARGEST = 28.0  # log-odds for the noise of labels: a probability of about 1e-12
@@ -112,15 +114,13 @@ def compare_multilabel_calibrators(
     target: Array,
     methods: str | Sequence[str] = tuple(MULTILABEL_CALIBRATORS),
     *,
-    input: str | None = None,
     folds: int = 5,
     repeats: int = 2,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    clusters: Array | None = None,
     level: float = 0.9,
     seed: int = 0,
     progress: ShareDone | None = None,
+    **options: Unpack[SampleOptions],
 ) -> MultilabelComparison:
     """Cross-validate calibrators of multi-label predictions, and recommend the simplest one that helps.
 
@@ -133,15 +133,14 @@ def compare_multilabel_calibrators(
         logits: log-odds of each label, ``(N, L)``.
         target: 0 or 1 for each sample and label, ``(N, L)``.
         methods: one or several names from ``MULTILABEL_CALIBRATORS``.
-        input: ``"logits"`` or ``"probs"``, as in ``MultilabelCalibrator.fit``.
         folds: number of folds.
         repeats: number of repetitions with new folds, over which scores are averaged.
         num_bins: number of bins of the macro ECE.
-        ignore_index: entries with this target are ignored.
-        clusters: the cluster of each sample, see :func:`~dualfocal.metrics.evaluate`.
         level: nominal coverage of the confidence intervals.
         seed: seed of the folds.
         progress: callback, called with the fraction of the work done.
+        **options: what predictions and targets mean, as in :func:`~dualfocal.metrics.evaluate` with
+            ``task="multilabel"``.
 
     Raises:
         ValueError: there are too few samples or clusters, or an argument is invalid.
@@ -158,13 +157,13 @@ def compare_multilabel_calibrators(
     methods = [methods] if isinstance(methods, str) else methods
     for name in methods:
         check_known("the calibrator of multi-label predictions", name, MULTILABEL_CALIBRATORS)
-    entries = as_entries(logits, target, input=input, ignore_index=ignore_index, clusters=clusters)
+    entries = as_entries(logits, target, options)
     cluster = torch.arange(len(entries))
     if entries.cluster is not None:
         cluster = torch.unique(entries.cluster.cpu(), return_inverse=True)[1]
     number = int(cluster.max()) + 1
     if len(entries) < max(MIN_SAMPLES, folds) or number < folds:
-        fewer = f": choose fewer folds than {folds} (--folds)" if folds > min(MIN_SAMPLES, number) else ""
+        fewer = f": choose fewer folds than {folds}" if folds > min(MIN_SAMPLES, number) else ""
         raise ValueError(
             f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, and {folds} clusters if given, "
             f"got {len(entries)} samples in {number} clusters{fewer}"
@@ -193,7 +192,6 @@ class _CrossValidation:
         self.entries, self.folds, self.num_bins, self.seed = entries, folds, num_bins, seed
         self.cluster, self.number = cluster.to(entries.values.device), int(cluster.max()) + 1
         self.hit, self.keep = entries.target == 1, entries.keep
-        self.target = entries.target.where(entries.keep, -100)
         self.num_entries = int(self.keep.sum())
         values = entries.values
         logits = values if entries.input == "logits" else log_probs(values.reshape(-1)).view(values.shape)
@@ -207,13 +205,12 @@ class _CrossValidation:
 
     def score(self, name: str, progress: ShareDone | None = None) -> Score:
         """Score one method, or the uncalibrated model."""
-        values, input = self.entries.values, self.entries.input
         if name == UNCALIBRATED:
             calibrated = Calibrated([self.log_odds], ())
             scored = self.entries
         else:
             calibrator = make_multilabel_calibrator(name)
-            calibrated = fit_folds(calibrator, values, self.target, input, self.splits, self.folds, progress)
+            calibrated = fit_folds(calibrator, self.entries, self.splits, self.folds, progress)
             scored = replace(self.entries, values=calibrated.logits[0], input="logits")
         repeats = [logits.double() for logits in calibrated.logits]
         losses = [self._losses(z) for z in repeats]

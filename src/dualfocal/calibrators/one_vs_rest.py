@@ -14,7 +14,7 @@ from dualfocal.calibrators._binary_logistic import MOST_START, fit_classes
 from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators._newton import Minimum
 from dualfocal.calibrators._tiles import tile_slices
-from dualfocal.metrics.rows import Rows, check_logits
+from dualfocal.metrics.samples import Samples, check_logits
 
 MAX_CACHED = 1 << 21  # features are cached up to this many elements, else recomputed in each pass
 SUBSAMPLE = 1 << 20  # number of elements used for the initial guess
@@ -50,45 +50,45 @@ class _OneVsRest(Calibrator):
     def _features(self, logits: Tensor) -> list[Tensor]:
         """D - 1 tensors (N, C)."""
 
-    def _fit(self, rows: Rows) -> Fit:
-        check_logits(rows.values.amax(1))
-        mean, deviation = self._moments(rows)  # (C, D - 1)
+    def _fit(self, samples: Samples) -> Fit:
+        check_logits(samples.values.amax(1))
+        mean, deviation = self._moments(samples)  # (C, D - 1)
         # Standardised features are well conditioned, and large logits do not saturate the sigmoid at the start.
         constant = mean.sum(1, keepdim=True).clamp(-MOST_START, MOST_START)
         x = torch.cat([deviation.clamp(max=MOST_START), constant], dim=1)
-        stride = rows.values.numel() // SUBSAMPLE
+        stride = samples.values.numel() // SUBSAMPLE
         if stride > 3:  # start from the optimum of a subsample to save passes over all rows
-            x = self._solve(rows.at(slice(None, None, stride)), x, mean, deviation).x
-        x, iterations, gradient, converged = self._solve(rows, x, mean, deviation)
+            x = self._solve(samples.at(slice(None, None, stride)), x, mean, deviation).x
+        x, iterations, gradient, converged = self._solve(samples, x, mean, deviation)
         slopes = x[:, :-1] / deviation
         constant = x[:, -1:] - (slopes * mean).sum(1, keepdim=True)
         return Fit({"coefficients": torch.cat([slopes, constant], dim=1)}, iterations, gradient, converged)
 
-    def _moments(self, rows: Rows) -> tuple[Tensor, Tensor]:
+    def _moments(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of each feature of each class, (C, D - 1)."""
-        first = second = torch.zeros((), dtype=wide_dtype(rows.values), device=rows.values.device)
-        for part in tile_slices(rows.values):
-            features = torch.stack(self._features(rows.values[part].to(first.dtype)), dim=2)
+        first = second = torch.zeros((), dtype=wide_dtype(samples.values), device=samples.values.device)
+        for part in tile_slices(samples.values):
+            features = torch.stack(self._features(samples.values[part].to(first.dtype)), dim=2)
             first, second = first + features.sum(0), second + (features * features).sum(0)
-        mean = first / len(rows)
-        variance = second / len(rows) - mean * mean
+        mean = first / len(samples)
+        variance = second / len(samples) - mean * mean
         constant = variance <= 1e-12 * mean * mean  # the rest is rounding error
         return mean, torch.where(constant, 1.0, variance.clamp_min(0)).sqrt()
 
-    def _solve(self, rows: Rows, x: Tensor, mean: Tensor, deviation: Tensor) -> Minimum:
+    def _solve(self, samples: Samples, x: Tensor, mean: Tensor, deviation: Tensor) -> Minimum:
         lower = torch.full_like(x, -math.inf)
         if self.bounded:
             lower[:, :-1] = 0.0
 
         def tiles() -> Iterator[tuple[Tensor, None, list[Tensor]]]:
-            for part in tile_slices(rows.values):
-                features = self._features(rows.values[part].to(x.dtype))
+            for part in tile_slices(samples.values):
+                features = self._features(samples.values[part].to(x.dtype))
                 features = [(f - m) / s for f, m, s in zip(features, mean.T, deviation.T, strict=True)]
-                hit = torch.zeros_like(features[0]).scatter_(1, rows.target[part, None], 1.0)
+                hit = torch.zeros_like(features[0]).scatter_(1, samples.target[part, None], 1.0)
                 yield hit, None, [*features, torch.ones_like(hit)]
 
-        count = x.new_full((len(x),), len(rows))
-        if rows.values.numel() > MAX_CACHED:
+        count = x.new_full((len(x),), len(samples))
+        if samples.values.numel() > MAX_CACHED:
             return fit_classes(tiles, count, x, lower)
         cached = list(tiles())
         return fit_classes(lambda: cached, count, x, lower)

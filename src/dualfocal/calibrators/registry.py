@@ -13,7 +13,7 @@ from dualfocal.calibrators.one_vs_rest import BetaCalibration, PlattScaling
 from dualfocal.calibrators.scaling import DirichletCalibration, MatrixScaling, VectorScaling
 from dualfocal.calibrators.temperature import EnsembleTemperatureScaling, TemperatureScaling
 from dualfocal.checks import check_known
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 
 # Simplest first: of two methods that score equally well, the first is recommended.
 CALIBRATORS: dict[str, Callable[[], Calibrator]] = {
@@ -131,13 +131,13 @@ class Chain(Calibrator):
         """Empty: ``repr`` shows the steps instead."""
         return {}
 
-    def _fit(self, rows: Rows) -> Fit:
+    def _fit(self, samples: Samples) -> Fit:
         steps = [module for module in self.modules() if isinstance(module, Calibrator)]
         before = [(step, dict(step._buffers), step.report, step.fitted_on) for step in steps]
-        logits = rows.values
+        logits = samples.values
         try:
             for step in self:
-                logits = step.fit(logits, rows.target, input="logits")(logits, input="logits")
+                logits = step.fit(logits, samples.target, input="logits")(logits, input="logits")
         except BaseException:
             for step, buffers, report, fitted_on in before:
                 step._buffers.update(buffers)

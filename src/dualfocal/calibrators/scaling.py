@@ -11,7 +11,7 @@ from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators._logistic import Problem
 from dualfocal.calibrators._tiles import ShiftedLogits, tile_slices
 from dualfocal.calibrators.temperature import best_temperature, is_uniform
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 
 STRONG_PRIOR = 100.0  # initial precision of the off-diagonal entries if it is learned
 
@@ -46,19 +46,19 @@ class _LinearScaling(Calibrator):
         """If ``damped``, divide the mean of each row by sqrt(C), and keep the differences within the row."""
         return rows - (1 - rows.shape[1] ** -0.5) * rows.mean(1, keepdim=True) if self.damped else rows
 
-    def _fit(self, rows: Rows) -> Fit:
-        beta, _, scaled = best_temperature(ShiftedLogits(rows))
-        wide, classes, device = wide_dtype(rows.values), rows.num_classes, rows.values.device
+    def _fit(self, samples: Samples) -> Fit:
+        beta, _, scaled = best_temperature(ShiftedLogits(samples))
+        wide, classes, device = wide_dtype(samples.values), samples.num_classes, samples.values.device
 
         def features() -> Iterator[tuple[slice, Tensor]]:
-            for part in tile_slices(rows.values):
-                yield part, self._features(rows.values[part].to(wide))
+            for part in tile_slices(samples.values):
+                yield part, self._features(samples.values[part].to(wide))
 
         total = torch.stack([x.sum(0) for _, x in features()]).sum(0)
         if not bool(total.isfinite().all()):
             k = int((~total.isfinite()).nonzero()[0])
             raise ValueError(f"{type(self).__name__} needs finite logits: class {k} has -inf; clamp the logits first")
-        mean, unit = self._damp_mean(total[None]).T / len(rows), 1.0
+        mean, unit = self._damp_mean(total[None]).T / len(samples), 1.0
 
         def tiles() -> Iterator[tuple[slice, Tensor]]:
             for part, x in features():
@@ -68,13 +68,13 @@ class _LinearScaling(Calibrator):
         identity = torch.eye(classes, dtype=wide, device=device) if self.full else mean.new_ones(classes, 1)
         group = torch.cat([torch.where(identity == 1, 0, 2), torch.ones_like(mean, dtype=torch.int64)], dim=1)
         if is_uniform(scaled):
-            spread = sum(float((x * x).sum()) for _, x in tiles()) / (len(rows) * classes)
+            spread = sum(float((x * x).sum()) for _, x in tiles()) / (len(samples) * classes)
             constant = spread <= 1e-24 * float((mean * mean).mean())  # except for rounding
             unit, start = 1.0 if constant else spread**-0.5, torch.zeros_like(group, dtype=wide)
         else:
             unit, start = beta, torch.cat([identity, beta * mean], dim=1)
         precision = mean.new_tensor([1.0, 1.0, STRONG_PRIOR] if self.prior is None else [self.prior] * 3)
-        solved = Problem(tiles, rows.target, start, group, precision, learn=self.prior is None).solve()
+        solved = Problem(tiles, samples.target, start, group, precision, learn=self.prior is None).solve()
         weight = solved.x[:, :-1] * unit if self.full else solved.x[:, 0] * unit
         bias = solved.x[:, -1] - (weight @ mean[:, 0] if self.full else weight * mean[:, 0])
         if self.damped:  # A damp(x) = damp(A) x; equal entries have no effect, and without them A = I stays I
@@ -138,14 +138,14 @@ class MatrixScaling(_LinearScaling):
         super().__init__(prior=prior)
         self.force = force
 
-    def _fit(self, rows: Rows) -> Fit:
-        parameters = rows.num_classes * (rows.num_classes + 1)
-        if len(rows) < parameters and not self.force:
+    def _fit(self, samples: Samples) -> Fit:
+        parameters = samples.num_classes * (samples.num_classes + 1)
+        if len(samples) < parameters and not self.force:
             raise ValueError(
-                f"{type(self).__name__} has {parameters:,} parameters for {rows.num_classes} classes and needs at "
-                f"least as many samples, got {len(rows):,}; use vector or temperature scaling, or force the fit"
+                f"{type(self).__name__} has {parameters:,} parameters for {samples.num_classes} classes and needs at "
+                f"least as many samples, got {len(samples):,}; use vector or temperature scaling, or force the fit"
             )
-        return super()._fit(rows)
+        return super()._fit(samples)
 
 
 class DirichletCalibration(MatrixScaling):

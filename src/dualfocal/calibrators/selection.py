@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
+from typing import Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,32 +29,25 @@ from dualfocal.calibrators.inputs import log_probs
 from dualfocal.calibrators.notes import absent_classes
 from dualfocal.calibrators.registry import CALIBRATORS, make_calibrator
 from dualfocal.checks import check_count, check_level
-from dualfocal.metrics.arrays import Array, as_tensor, class_targets
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.resampling import ShareDone
-from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Rows, as_rows, image_clusters
+from dualfocal.metrics.samples import SampleOptions, Samples, as_samples, with_logits
 from dualfocal.metrics.scores import nll
 
 
 def compare_calibrators(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     methods: str | Sequence[str] | Mapping[str, Calibrator] = tuple(CALIBRATORS),
     *,
-    input: str | None = None,
-    validation: tuple[Array, Array] | Rows | None = None,
-    part: str = "test",
-    evaluation: Evaluation | None = None,
+    validation: tuple[Array, Array] | Samples | None = None,
     folds: int = 5,
     repeats: int = 2,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    clusters: Array | str | None = None,
-    sample_weight: Array | None = None,
     level: float = 0.9,
     seed: int = 0,
     progress: ShareDone | None = None,
+    **options: Unpack[SampleOptions],
 ) -> CalibratorComparison:
     """Score calibrators and the uncalibrated model on samples that were not used for fitting, and recommend one.
 
@@ -74,26 +69,20 @@ def compare_calibrators(
     recommended because errors are absent by chance.
 
     Args:
-        logits: predictions to score, in any shape that :func:`~dualfocal.metrics.ece` takes.
-        target: class indices.
+        logits: predictions to score; or :class:`~dualfocal.metrics.Samples`.
+        target: class indices; None with samples.
         methods: one or several names from ``CALIBRATORS``, joined by ``+`` for a chain; or a mapping from names of your
             choice to unfitted calibrators.
-        input: ``"logits"`` or ``"probs"``, as in ``Calibrator.fit``.
         validation: predictions in the form of ``logits`` and class indices, to fit on (None: cross-validation).
-        part: name of the scored split, used in texts if ``validation`` is given.
-        evaluation: precomputed evaluation of the uncalibrated model on these samples, with inference (optional).
         folds: number of folds of the cross-validation.
         repeats: number of repetitions of the cross-validation, over which scores are averaged.
-        num_bins: number of bins, as in :func:`~dualfocal.metrics.ece`.
-        ignore_index: samples with this target are ignored.
-        binary: as in :func:`~dualfocal.metrics.ece`; defaults to ``"top_label"`` for one score per sample.
-        clusters: the cluster of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`; by default the
-            images of dense predictions.
-        sample_weight: weight of each sample of ``logits``, see :func:`~dualfocal.metrics.evaluate`: scores and
-            intervals are weighted. Calibrators are fitted without weights.
+        num_bins: number of bins of the calibration errors.
         level: nominal coverage of the confidence intervals.
         seed: seed of the folds and of the resampling.
         progress: callback, called with the fraction of the work done.
+        **options: what predictions and targets mean, see :meth:`~dualfocal.metrics.Samples.from_arrays`. Scores and
+            intervals are weighted by ``sample_weight``; calibrators are fitted without weights. For one score per
+            sample, ``binary`` is ``"top_label"`` unless it is given.
 
     Returns:
         The scores, sorted by NLL, lowest first. Methods that could not be fitted are in ``refused`` with the reason.
@@ -111,38 +100,31 @@ def compare_calibrators(
     check_count("repeats", repeats)
     check_level(level)
     calibrators = _calibrators(methods)
-    values, target = as_tensor("logits", logits), as_tensor("target", class_targets(logits, target))
-    binary = "top_label" if values.ndim == 1 and binary is None else binary
-    rows = as_rows(
-        values,
-        target,
-        input=input,
-        ignore_index=ignore_index,
-        binary=binary,
-        clusters=image_clusters(values, clusters),
-        sample_weight=sample_weight,
-    )
-    if validation is not None and not isinstance(validation, Rows):
-        validation = as_rows(*validation, input=input, ignore_index=ignore_index, binary=binary)
-    if validation is not None and validation.num_classes != rows.num_classes:
-        raise ValueError(f"validation has {validation.num_classes} classes, but logits have {rows.num_classes}")
-    labels, splits = rows.target, list[Tensor]()
+    if not isinstance(logits, Samples) and np.ndim(logits) == 1:
+        options["binary"] = options.get("binary") or "top_label"
+    samples = as_samples(logits, target, options).by_image()
+    samples.check_classes("compare_calibrators")
+    if isinstance(validation, tuple):
+        of_classes = ("input", "ignore_index", "binary", "class_names")
+        own = {name: value for name, value in options.items() if name in of_classes}
+        validation = Samples.from_arrays(*validation, **own)  # type: ignore[arg-type]
+    if validation is not None and validation.num_classes != samples.num_classes:
+        raise ValueError(f"validation has {validation.num_classes} classes, but logits have {samples.num_classes}")
+    labels, splits = samples.target, list[Tensor]()
     if validation is None:
-        splits = _splits(rows, target, sample_weight, ignore_index, folds, range(seed, seed + repeats))
+        splits = _splits(samples, folds, range(seed, seed + repeats))
     else:
-        labels, repeats = torch.cat([validation.target, rows.target]), 1
+        labels, repeats = torch.cat([validation.target, samples.target]), 1
 
     def calibrate(calibrator: Calibrator, report: ShareDone) -> Calibrated:
-        if isinstance(validation, Rows):
-            return fit_once(calibrator, validation, rows)
-        return fit_folds(calibrator, rows.values, rows.target, rows.input, splits, folds, report)
+        if validation is not None:
+            return fit_once(calibrator, validation, samples)
+        return fit_folds(calibrator, samples, splits, folds, report)
 
-    score_rows = partial(score, num_bins=num_bins, level=level, seed=seed)
-    if evaluation is not None and not _usable(evaluation, rows):
-        evaluation = None
-    uncalibrated = score_rows(UNCALIBRATED, [rows], evaluation=evaluation)
-    scores, refused = _score_all(rows, calibrators, calibrate, score_rows, progress)
-    absent = absent_classes(labels, rows.num_classes)
+    score_samples = partial(score, num_bins=num_bins, level=level, seed=seed)
+    uncalibrated = score_samples(UNCALIBRATED, [samples])
+    scores, refused = _score_all(samples, calibrators, calibrate, score_samples, progress)
+    absent = absent_classes(labels, samples.num_classes)
     # Scores reward giving a class without samples zero probability, so such methods are not recommended.
     by_class = {name for name, calibrator in calibrators.items() if absent and _learns_by_class(calibrator)}
     ranking = rank_methods(
@@ -155,43 +137,24 @@ def compare_calibrators(
         recommended=recommend([method for method in ranking if method.name not in by_class], simple_first),
         absent=absent,
         left_out=tuple(method.name for method in ranking if method.name in by_class),
-        num_samples=len(rows),
+        num_samples=len(samples),
         validation_samples=None if validation is None else len(validation),
-        part=part,
         folds=folds,
         repeats=repeats,
         level=level,
         seed=seed,
-        num_clusters=rows.num_clusters,
+        num_clusters=samples.num_clusters,
     )
 
 
-def _usable(evaluation: Evaluation, rows: Rows) -> bool:
-    """Whether an evaluation of the uncalibrated model has what a comparison needs."""
-    inference = evaluation.inference
-    if inference is None or evaluation.convention is not None:
-        return False
-    same_clusters = (inference.clusters is None) == (rows.cluster is None)
-    return same_clusters and (evaluation.weights is None) == (rows.weight is None)
-
-
-def _splits(
-    rows: Rows, target: Tensor, sample_weight: Array | None, ignore_index: int, folds: int, seeds: range
-) -> list[Tensor]:
-    """Fold of each row, for each seed."""
-    if len(rows) < max(MIN_SAMPLES, folds):
-        fewer = f": choose fewer folds than {folds} (--folds)" if folds > MIN_SAMPLES else ""
-        raise ValueError(f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(rows)}{fewer}")
-    if sample_weight is not None and target.ndim > 1:  # pixels of weight 0 are no rows
-        target = torch.where(_positive(sample_weight, target), target, ignore_index)
-    return assign_folds(rows, target, ignore_index=ignore_index, folds=folds, seeds=seeds)
-
-
-def _positive(sample_weight: Array, target: Tensor) -> Tensor:
-    """Return which samples have a positive weight, in the shape of the target; weights of images are repeated."""
-    weight = as_tensor("sample_weight", sample_weight)
-    weight = weight.view(*weight.shape, *[1] * (target.ndim - weight.ndim)).expand(target.shape)
-    return (weight > 0).to(target.device)
+def _splits(samples: Samples, folds: int, seeds: range) -> list[Tensor]:
+    """Fold of each sample, for each seed."""
+    if len(samples) < max(MIN_SAMPLES, folds):
+        fewer = f": choose fewer folds than {folds}" if folds > MIN_SAMPLES else ""
+        raise ValueError(
+            f"cross-validation needs at least {max(MIN_SAMPLES, folds)} samples, got {len(samples)}{fewer}"
+        )
+    return assign_folds(samples, folds=folds, seeds=seeds)
 
 
 def _calibrators(methods: str | Sequence[str] | Mapping[str, Calibrator]) -> dict[str, Calibrator]:
@@ -216,30 +179,28 @@ def _calibrators(methods: str | Sequence[str] | Mapping[str, Calibrator]) -> dic
 
 
 def _score_all(
-    rows: Rows,
+    samples: Samples,
     calibrators: Mapping[str, Calibrator],
     calibrate: Callable[[Calibrator, ShareDone], Calibrated],
-    score_rows: Callable[..., MethodScore],
+    score_samples: Callable[..., MethodScore],
     progress: ShareDone | None,
 ) -> tuple[list[MethodScore], dict[str, str]]:
     """Scores of the calibrators, and the reasons why others could not be fitted."""
     scores, refused = list[MethodScore](), dict[str, str]()
-    predicted = (rows.values if rows.input == "logits" else log_probs(rows.values)).argmax(1)
+    predicted = (samples.values if samples.input == "logits" else log_probs(samples.values)).argmax(1)
     for i, (name, calibrator) in enumerate(calibrators.items()):
         report = share_of(progress, i, len(calibrators))
         try:
             calibrated = calibrate(calibrator, report)
-            repeats = [
-                replace(rows, values=logits, input="logits", dtype=torch.float64) for logits in calibrated.logits
-            ]
-            scored = score_rows(name, repeats, uncalibrated=rows)
+            repeats = [with_logits(samples, logits) for logits in calibrated.logits]
+            scored = score_samples(name, repeats, uncalibrated=samples)
         except ValueError as error:
             refused[name] = str(error)
         else:
             changed = torch.stack([logits.argmax(1) != predicted for logits in calibrated.logits])
             held_out = scored.scores["nll"]
-            if rows.weight is not None:  # calibrators are fitted without weights
-                held_out = fmean(nll(logits, rows.target, input="logits") for logits in calibrated.logits)
+            if samples.weight is not None:  # calibrators are fitted without weights
+                held_out = fmean(nll(logits, samples.target, input="logits") for logits in calibrated.logits)
             scores.append(
                 replace(
                     scored,

@@ -4,7 +4,7 @@ import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -13,13 +13,12 @@ from dualfocal.calibrators._scoring import assign_folds, fit_folds, fit_once, sh
 from dualfocal.calibrators.comparison import has_interval, plain_difference
 from dualfocal.calibrators.registry import make_calibrator
 from dualfocal.checks import check_count
-from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.comparison import LEAST, Difference, interval
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import ShareDone, resample
-from dualfocal.metrics.rows import Rows, as_rows
+from dualfocal.metrics.samples import SampleOptions, Samples, as_samples, with_logits
 from dualfocal.metrics.scan import scan
-from dualfocal.metrics.shift.evaluation import TEST, ShiftRows, ShiftSet, evaluate_shift_rows, shift_rows
+from dualfocal.metrics.shift.evaluation import TEST, ShiftSamples, ShiftSet, evaluate_shift_samples, shift_samples
 from dualfocal.metrics.shift.scores import ShiftEvaluation
 from dualfocal.tables import Table
 
@@ -122,20 +121,17 @@ class ShiftCalibration:
 
 
 def calibrate_shift(
-    test: ShiftSet | tuple[Array, Array],
-    shifted: Mapping[str, ShiftSet | tuple[Array, Array | None]],
+    test: ShiftSet,
+    shifted: Mapping[str, ShiftSet],
     method: str | Calibrator = "temperature",
     *,
-    name: str | None = None,
-    validation: tuple[Array, Array] | Rows | None = None,
-    input: str | None = None,
+    validation: ShiftSet | None = None,
     folds: int = 5,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    binary: str | None = None,
     level: float = 0.9,
     seed: int = 0,
     progress: ShareDone | None = None,
+    **options: Unpack[SampleOptions],
 ) -> ShiftCalibration:
     """Evaluate a model on shifted data before and after a calibrator that was fitted on unshifted data.
 
@@ -147,17 +143,14 @@ def calibrate_shift(
         test: see :func:`~dualfocal.metrics.evaluate_shift`.
         shifted: see :func:`~dualfocal.metrics.evaluate_shift`.
         method: a name from ``CALIBRATORS``, joined by ``+`` for a chain; or an unfitted calibrator.
-        name: name of the calibrator in tables and texts (None: that of the method, or of its class).
         validation: unshifted predictions and class indices to fit on (None: see above).
-        input: see :func:`~dualfocal.metrics.evaluate_shift`.
         folds: number of folds of the cross-validation.
-        num_bins: see :func:`~dualfocal.metrics.evaluate_shift`.
-        ignore_index: see :func:`~dualfocal.metrics.evaluate_shift`.
-        binary: see :func:`~dualfocal.metrics.evaluate_shift`.
+        num_bins: number of bins of the calibration errors.
         level: nominal coverage of the intervals. Those of the changes come from a paired bootstrap and are about the
             fitted calibrator.
         seed: seed of the folds and of the draws.
         progress: called with the share of the work that is done.
+        **options: see :func:`~dualfocal.metrics.evaluate_shift`.
 
     Raises:
         ValueError: a set is invalid, or the calibrator cannot be fitted.
@@ -170,36 +163,32 @@ def calibrate_shift(
     temperature, fitted without shift, lowers the NLL significantly on noise-2 (1 of 1).
     """
     check_count("folds", folds, 2)
-    name = name or (method if isinstance(method, str) else type(method).__name__)
     calibrator = make_calibrator(method) if isinstance(method, str) else method
-    options = {"ignore_index": ignore_index, "binary": binary}
-    sets = shift_rows(test, shifted, input=input, **options)  # type: ignore[arg-type]
-    rows = sets[TEST].rows
-    if validation is not None and not isinstance(validation, Rows):
-        kind = ShiftSet(*test).input or input
-        validation = as_rows(*validation, input=kind, **options)  # type: ignore[arg-type]
-    if validation is not None and validation.num_classes != rows.num_classes:
-        raise ValueError(f"validation has {validation.num_classes} classes, but the test set has {rows.num_classes}")
-    calibrated = fit_once(calibrator, rows if validation is None else validation, rows)
+    sets = shift_samples(test, shifted, options)
+    samples = sets[TEST].samples
+    if isinstance(validation, tuple):
+        validation = as_samples(*validation, {**options, "clusters": None})
+    if validation is not None and validation.num_classes != samples.num_classes:
+        raise ValueError(f"validation has {validation.num_classes} classes, but the test set has {samples.num_classes}")
+    calibrated = fit_once(calibrator, samples if validation is None else validation, samples)
     fitted = calibrated.fitted
     assert fitted is not None
     if validation is None:
-        target = as_tensor("target", class_targets(test[0], test[1]))  # type: ignore[arg-type]
-        splits = assign_folds(rows, target, ignore_index=ignore_index, folds=folds, seeds=range(seed, seed + 1))
-        calibrated = fit_folds(calibrator, rows.values, rows.target, rows.input, splits, folds)
+        splits = assign_folds(samples, folds=folds, seeds=range(seed, seed + 1))
+        calibrated = fit_folds(calibrator, samples, splits, folds)
     after = {TEST: _with_logits(sets[TEST], calibrated.logits[0])}
     for label, shift_set in list(sets.items())[1:]:
-        after[label] = _with_logits(shift_set, fitted(shift_set.rows.values, input=shift_set.rows.input))
+        after[label] = _with_logits(shift_set, fitted(shift_set.samples.values, input=shift_set.samples.input))
     scoring: dict[str, Any] = {"num_bins": num_bins, "level": level, "seed": seed}
     changes = {
-        label: _nll_change(shift_set.rows, after[label].rows, **scoring)
+        label: _nll_change(shift_set.samples, after[label].samples, **scoring)
         for label, shift_set in sets.items()
-        if shift_set.labelled
+        if shift_set.samples.labelled
     }
     return ShiftCalibration(
-        name,
-        evaluate_shift_rows(sets, progress=share_of(progress, 0, 2), **scoring),
-        evaluate_shift_rows(after, progress=share_of(progress, 1, 2), **scoring),
+        method if isinstance(method, str) else type(method).__name__,
+        evaluate_shift_samples(sets, progress=share_of(progress, 0, 2), **scoring),
+        evaluate_shift_samples(after, progress=share_of(progress, 1, 2), **scoring),
         changes,
         None if validation is None else len(validation),
         folds,
@@ -212,13 +201,13 @@ def _count(names: list[str], number: int) -> str:
     return f"{', '.join(names)} ({len(names)} of {number})"
 
 
-def _with_logits(shift_set: ShiftRows, logits: torch.Tensor) -> ShiftRows:
-    return replace(shift_set, rows=replace(shift_set.rows, values=logits, input="logits", dtype=torch.float64))
+def _with_logits(shift_set: ShiftSamples, logits: torch.Tensor) -> ShiftSamples:
+    return replace(shift_set, samples=with_logits(shift_set.samples, logits))
 
 
-def _nll_change(before: Rows, after: Rows, num_bins: int, level: float, seed: int) -> Difference:
+def _nll_change(before: Samples, after: Samples, num_bins: int, level: float, seed: int) -> Difference:
     """Change of the NLL, with an interval of the paired differences; none with too few samples or an infinite NLL."""
-    scanned = [(rows, scan(rows, scores=True)) for rows in (before, after)]
+    scanned = [(samples, scan(samples, scores=True)) for samples in (before, after)]
     first, second = (float(stats.nll.mean()) for _, stats in scanned)
     if min(len(before), before.num_clusters or LEAST) < LEAST or not math.isfinite(second - first):
         return Difference(first, second, -math.inf, math.inf)

@@ -14,7 +14,7 @@ from dualfocal.calibrators._newton import Minimum, minimise
 from dualfocal.calibrators._tiles import ShiftedLogits, exponent_floor
 from dualfocal.calibrators.notes import Note
 from dualfocal.checks import check_choice, check_count
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 
 CRITERIA = ("nll", "ece")
 SUBSAMPLE = 1 << 21  # number of elements used for the initial guess
@@ -63,13 +63,13 @@ class TemperatureScaling(Calibrator):
         super().__init__()
         self.criterion, self.num_bins = criterion, num_bins
 
-    def _fit(self, rows: Rows) -> Fit:
+    def _fit(self, samples: Samples) -> Fit:
         if self.criterion == "ece":
-            temperature, before, after = search_grid(rows, self.num_bins)
+            temperature, before, after = search_grid(samples, self.num_bins)
             notes = (Note("end_of_grid", values=(temperature,)),) if temperature in (0.1, 10.0) else ()
             learned = {"temperature": torch.tensor(temperature, dtype=torch.float64)}
             return Fit(learned, notes=notes, nll=(before, after))
-        data = ShiftedLogits(rows)
+        data = ShiftedLogits(samples)
         _, nll, fit = best_temperature(data)
         return replace(fit, nll=(-float(data.log_likelihood(1.0).mean()), nll))
 
@@ -101,8 +101,8 @@ class EnsembleTemperatureScaling(Calibrator):
     temperature: Tensor
     weights: Tensor
 
-    def _fit(self, rows: Rows) -> Fit:
-        shifted = ShiftedLogits(rows)
+    def _fit(self, samples: Samples) -> Fit:
+        shifted = ShiftedLogits(samples)
         beta, _, fit = best_temperature(shifted)
         solved = Minimum(torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64), 0, 0.0, True)
         if not is_uniform(fit):  # otherwise the uniform part would hide the predicted class
@@ -120,7 +120,7 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def _mix(self, shifted: ShiftedLogits, beta: float) -> Minimum:
         log_p = [shifted.log_likelihood(beta) for beta in (beta, 1.0)]
-        log_p.append(torch.full_like(log_p[0], -math.log(shifted.rows.num_classes)))
+        log_p.append(torch.full_like(log_p[0], -math.log(shifted.samples.num_classes)))
         p = torch.stack(log_p, dim=1)
         p = (p - p.amax(1, keepdim=True)).exp_()  # (N, 3); the factor of each row does not change the optimal weights
 
@@ -157,7 +157,7 @@ def best_temperature(data: ShiftedLogits) -> tuple[float, float, Fit]:
             f"the logit of the true class is -inf, or too far below the largest for {dtype}, "
             f"{where if ruled_out else 'on average'}: clamp the logits first"
         )
-    n, num_classes = len(data), data.rows.num_classes
+    n, num_classes = len(data), data.samples.num_classes
     notes: tuple[Note, ...] = ()
     if mean_target_logit == 0:
         mean_target_logit, notes = _mean_of_other_classes(data) / (n + 2), (Note("all_correct"),)
@@ -168,7 +168,7 @@ def best_temperature(data: ShiftedLogits) -> tuple[float, float, Fit]:
     u = min(0.0, high - 1.0)
     stride = n * num_classes // SUBSAMPLE
     if stride > 3:  # start from the optimum of a subsample to save passes over all rows
-        u = min(math.log(best_temperature(ShiftedLogits(data.rows.at(slice(None, None, stride))))[0]), high)
+        u = min(math.log(best_temperature(ShiftedLogits(data.samples.at(slice(None, None, stride))))[0]), high)
     for iteration in range(1, MOST_ITERATIONS + 1):  # noqa: B007, the count is used after the loop
         log_total, mean, variance = _moments(data, math.exp(u))
         slope = mean - math.exp(u) * mean_target_logit

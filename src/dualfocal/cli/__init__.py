@@ -14,7 +14,7 @@ import typer
 
 from dualfocal import __version__
 from dualfocal._extras import how_to_install
-from dualfocal.cli._common import BAD_INPUT, is_out_of_memory, is_system_failure
+from dualfocal.cli._common import BAD_INPUT, in_options, is_out_of_memory, is_system_failure
 from dualfocal.cli.calibrate import apply, calibrate
 from dualfocal.cli.compare import compare
 from dualfocal.cli.evaluate import evaluate
@@ -59,7 +59,9 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # an encoding that lacks a character must not lose the result
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: print(f"dualfocal: {printable(str(message))}", file=sys.stderr)
+            warnings.showwarning = lambda message, *_: print(
+                f"dualfocal: {printable(in_options(str(message)))}", file=sys.stderr
+            )
             own = bool(words) and words[0] in {command.__name__ for command in COMMANDS}
             code = (app if own else full_app())(words, prog_name="dualfocal", standalone_mode=False)
             if sys.stdout is not None:
@@ -113,7 +115,7 @@ def _report(error: Exception, arguments: list[str]) -> int:
         message = f"{place}: {error.strerror}" if place else error.strerror
     with contextlib.suppress(OSError):
         if message:
-            print(f"dualfocal: {printable(' '.join(message.split()))}", file=sys.stderr)
+            print(f"dualfocal: {printable(' '.join(in_options(message).split()))}", file=sys.stderr)
     return 1 if failed else 2
 
 

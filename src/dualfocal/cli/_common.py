@@ -83,6 +83,32 @@ def is_system_failure(error: BaseException | None) -> bool:
     return failed or is_system_failure(error.__cause__)
 
 
+ARGUMENTS = {  # of Python, in messages of the library
+    "task": "--task",
+    "binary": "--binary",
+    "ignore_index": "--ignore-index",
+    "clusters": "--cluster",
+    "sample_weight": "--weight",
+}
+FROM_ONE = "the labels start at 1, subtract 1"
+MOST_LISTED = 20  # classes in a message
+
+
+def in_options(message: str) -> str:
+    """Return a message of the library with the options of the command line instead of arguments of Python.
+
+    >>> in_options("leave them out with ignore_index=255")
+    'leave them out with --ignore-index 255'
+    """
+    message = message.replace("clusters=...", "--cluster COLUMN")
+    if FROM_ONE in message and (largest := re.search(r"must lie in \[0, (\d+)\]", message)):
+        number = int(largest[1]) + 1
+        names = ",".join(map(str, range(1, number + 1))) if number <= MOST_LISTED else f"1,2,...,{number}"
+        message = message.replace(FROM_ONE, f"the labels start at 1, name them with --class-names {names}")
+    arguments = "|".join(ARGUMENTS)
+    return re.sub(rf"""\b({arguments})=(['"]?)([\w-]+)\2""", lambda found: f"{ARGUMENTS[found[1]]} {found[3]}", message)
+
+
 @contextmanager
 def errors_name(name: object) -> Iterator[None]:
     """Prefix errors about the input with a name, such as that of the file."""

@@ -87,7 +87,7 @@ def calibrate(
     say(err, f"{file}: {data.taken}")
     with errors_name(file), err.status(f"fitting {method}"):
         if binary is not None:
-            reading.rows(data)  # raises an error unless there are two classes
+            reading.samples(data)  # raises an error unless there are two classes
         calibrator.fit(data.values, data.target, input=data.input, ignore_index=ignore_index)
         report = calibrator.report
         assert report is not None

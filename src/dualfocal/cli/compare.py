@@ -77,22 +77,13 @@ def compare(
     say(err, f"{a}: {first.taken}\n{b}: {second.taken}" + (f"\n{remark}" if remark else ""))
     if torch.equal(first.values, second.values) and first.input == second.input:
         say(err, "dualfocal: the predictions of A and B are identical")
+    second = replace(second, clusters=first.clusters, weights=first.weights)
+    with errors_name(a):
+        samples_a = reading.samples(first)
+    with errors_name(b):
+        samples_b = reading.samples(second)
     with progress_bar(err, "resampling") as progress:
-        result = metrics.compare(
-            first.values,
-            second.values,
-            first.target,
-            input=(first.input, second.input),
-            binary=binary,
-            num_bins=num_bins,
-            ignore_index=ignore_index,
-            level=level,
-            seed=seed,
-            clusters=reading.clusters(first),
-            sample_weight=first.weights,
-            names=(str(a), str(b)),
-            progress=progress,
-        )
+        result = metrics.compare(samples_a, samples_b, names=(str(a), str(b)), progress=progress, **reading.scoring)
     result = replace(result, names=("A", "B"))  # short: the title says which file is which
     if as_json:
         print_json({"a": str(a), "b": str(b), **result.to_dict(), "verdict": result.verdict()})

@@ -14,11 +14,11 @@ from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, evaluate_
 from dualfocal.metrics.inference_result import Floor, Inference, holm
 from dualfocal.metrics.linear import linear_calibration
 from dualfocal.metrics.monitor.calibration_monitor import CalibrationMonitor
-from dualfocal.metrics.multilabel.evaluation import evaluate_multilabel
 from dualfocal.metrics.multilabel.result import MultilabelEvaluation
 from dualfocal.metrics.ranking import RiskCoverage
 from dualfocal.metrics.registry import METRICS, Metric
 from dualfocal.metrics.result import Evaluation
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scores import (
     BrierDecomposition,
     aurc,
@@ -28,7 +28,7 @@ from dualfocal.metrics.scores import (
     nll,
     ood_auroc,
 )
-from dualfocal.metrics.shift.evaluation import ShiftSet, evaluate_shift
+from dualfocal.metrics.shift.evaluation import evaluate_shift
 from dualfocal.metrics.shift.scores import ShiftEvaluation, ShiftScores
 from dualfocal.metrics.sums import CalibrationSums
 from dualfocal.metrics.tokens import TokenConfidences, TokenEvaluation
@@ -64,9 +64,9 @@ __all__ = [
     "Metric",
     "MultilabelEvaluation",
     "RiskCoverage",
+    "Samples",
     "ShiftEvaluation",
     "ShiftScores",
-    "ShiftSet",
     "TokenConfidences",
     "TokenEvaluation",
     "adaptive_ece",
@@ -85,7 +85,6 @@ __all__ = [
     "evaluate_choices",
     "evaluate_groups",
     "evaluate_many",
-    "evaluate_multilabel",
     "evaluate_shift",
     "evaluate_tasks",
     "holm",

@@ -16,7 +16,6 @@ This is also the answer if AUROC is 0 or 1, or if a class has one sample.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from dualfocal.checks import check_level
 from dualfocal.metrics.arrays import Array, as_tensor
-from dualfocal.metrics.rows import cluster_codes
+from dualfocal.metrics.samples import cluster_codes
 
 FEW = 5.0  # pairs out of order among the independent ones: with fewer, the variance of the placements says little
 
@@ -62,11 +61,6 @@ class Auroc:
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, as fractions."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read the output of :meth:`to_dict`."""
-        return cls(**content)
 
     def __str__(self) -> str:
         value, low, high = (f"{100 * number:.1f}" for number in (self.value, self.low, self.high))
@@ -277,5 +271,5 @@ def _checked_placements(name: str, score: Array, positive: Array, clusters: Arra
         missing = "positive" if not bool(labels.any()) else "negative"
         raise ValueError(f"AUROC needs positive and negative samples, but none of the {len(labels)} is {missing}")
     ranks: Tensor = torch.unique(values, return_inverse=True)[1]
-    codes = None if clusters is None else cluster_codes(clusters, labels.shape)
+    codes = None if clusters is None else cluster_codes(clusters, labels.shape)[1]
     return placements(ranks, labels.to(values.device), codes)

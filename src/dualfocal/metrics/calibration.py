@@ -1,6 +1,7 @@
 """Calibration errors of predicted probabilities, as fractions: 0 is perfect."""
 
 import math
+from typing import Unpack
 
 import torch
 
@@ -9,22 +10,19 @@ from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.cells import CONVENTIONS, BinStats
 from dualfocal.metrics.published import conventional_bins
 from dualfocal.metrics.ranking import adaptive_bins
-from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.samples import SampleOptions, Samples, as_samples
 from dualfocal.metrics.scan import scan
 
 ELEMENTS = 1 << 23  # elements of the kernel matrix in memory at a time
 
 
 def ece(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
-    input: str | None = None,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    sample_weight: Array | None = None,
     convention: str | None = None,
+    **options: Unpack[SampleOptions],
 ) -> float:
     r"""Expected calibration error: the mean gap between accuracy and confidence over bins of the confidence.
 
@@ -37,20 +35,14 @@ def ece(
     :func:`~dualfocal.metrics.evaluate` with ``inference=True`` estimates this noise floor.
 
     Args:
-        logits: ``(N, C)`` or ``(N, C, d1, ...)``, a tensor or a numpy array; or ``(N,)``, the score of class 1, with
-            ``binary``. GPU tensors are processed on the GPU.
-        target: class indices, ``(N,)`` or ``(N, d1, ...)``.
-        input: ``"logits"`` or ``"probs"``, whichever ``logits`` holds. None means logits, and raises an error if the
-            values look like probabilities.
+        logits: predictions, ``(N, C)`` or ``(N, C, d1, ...)``; or :class:`~dualfocal.metrics.Samples`.
+        target: class indices, ``(N,)`` or ``(N, d1, ...)``; None with samples.
         num_bins: number of bins.
-        ignore_index: target value of samples to leave out.
-        binary: for two classes only: ``"top_label"`` scores the probability of the predicted class (as with more
-            classes), ``"positive"`` that of class 1.
-        sample_weight: weight of each sample, ``(N,)`` or ``(N, d1, ...)``, not negative: survey weights, or importance
-            weights of another population. Only their ratios matter, and samples of weight 0 are left out.
         convention: ``"published"`` computes it like the code of Mukhoti et al. and Tao et al.: confidences are rounded
             to the dtype of the input. ``"torchmetrics"`` also rounds, and has bins ``[lo, hi)`` and one more bin for
             confidence 1. None does not round.
+        **options: what predictions and targets mean: ``input``, ``ignore_index``, ``binary``, ``class_names``,
+            ``clusters`` and ``sample_weight``, see :meth:`~dualfocal.metrics.Samples.from_arrays`.
 
     Returns:
         The error, a fraction from 0 to 1.
@@ -65,19 +57,16 @@ def ece(
     >>> round(ece(probs, torch.tensor([0, 0, 0]), input="probs"), 4)
     0.4333
     """
-    return float(_bins(logits, target, input, num_bins, ignore_index, binary, sample_weight, convention).ece())
+    return float(_bins(as_samples(logits, target, options), num_bins, convention).ece())
 
 
 def mce(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
-    input: str | None = None,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    sample_weight: Array | None = None,
     convention: str | None = None,
+    **options: Unpack[SampleOptions],
 ) -> float:
     r"""Maximum calibration error: the largest gap between accuracy and confidence of a bin that is not empty.
 
@@ -91,45 +80,41 @@ def mce(
     >>> round(mce(probs, torch.tensor([0, 0, 0]), input="probs"), 4)
     0.8
     """
-    return float(_bins(logits, target, input, num_bins, ignore_index, binary, sample_weight, convention).mce())
+    return float(_bins(as_samples(logits, target, options), num_bins, convention).mce())
 
 
 def classwise_ece(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
-    input: str | None = None,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    sample_weight: Array | None = None,
+    **options: Unpack[SampleOptions],
 ) -> float:
     r"""Classwise ECE: the ECE of the probabilities of each class over all samples, averaged over the classes.
 
     $$\frac{1}{K} \sum_k \sum_b \frac{|B_{bk}|}{N} \, |\text{freq}_k(B_{bk}) - \text{mean } p_k(B_{bk})|$$
 
-    Takes the same arguments as :func:`ece`, except ``binary`` and ``convention``.
+    Takes the same arguments as :func:`ece`, except ``convention``.
 
     >>> import torch
     >>> probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
     >>> round(classwise_ece(probs, torch.tensor([0, 0, 0]), input="probs"), 4)
     0.4333
     """
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, sample_weight=sample_weight)
-    classes = scan(rows, num_bins=num_bins, classwise=True).classes
+    samples = as_samples(logits, target, options)
+    samples.check_classes("classwise_ece")
+    classes = scan(samples, num_bins=num_bins, classwise=True).classes
     assert classes is not None
     return float(classes.sum(1).ece().mean())
 
 
 def adaptive_ece(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
-    input: str | None = None,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    sample_weight: Array | None = None,
     convention: str | None = None,
+    **options: Unpack[SampleOptions],
 ) -> float:
     """Adaptive ECE: the ECE over bins of equal mass, whose edges are interpolated quantiles of the confidence.
 
@@ -146,21 +131,18 @@ def adaptive_ece(
     """
     check_count("num_bins", num_bins)
     check_choice("convention", convention, (None, "published"))
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    stats, published = scan(rows, as_given=convention is not None), convention is not None
+    samples = as_samples(logits, target, options)
+    stats, published = scan(samples, as_given=convention is not None), convention is not None
     bins = adaptive_bins(stats.confidence, stats.correct, num_bins, weight=stats.weight, drop_lowest=published)
-    return float(abs(bins.gap).sum()) / len(rows)
+    return float(abs(bins.gap).sum()) / len(samples)
 
 
 def debiased_ece(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
-    input: str | None = None,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    sample_weight: Array | None = None,
+    **options: Unpack[SampleOptions],
 ) -> float:
     r"""Root of the debiased squared calibration error.
 
@@ -179,19 +161,18 @@ def debiased_ece(
     >>> round(ece(probs, target, input="probs"), 3), round(debiased_ece(probs, target, input="probs"), 3)
     (0.032, 0.009)
     """
-    bins = _bins(logits, target, input, num_bins, ignore_index, binary, sample_weight)
+    bins = _bins(as_samples(logits, target, options), num_bins)
     return math.sqrt(max(bins.squared_error(), 0.0))
 
 
 def kde_ece(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
-    input: str | None = None,
     bandwidth: float | str = 0.001,
     norm: float = 1.0,
     as_published: bool = False,
-    ignore_index: int = -100,
+    **options: Unpack[SampleOptions],
 ) -> float:
     r"""ECE_KDE: the calibration error of the whole distribution, by Dirichlet kernels k instead of bins.
 
@@ -202,14 +183,13 @@ def kde_ece(
     small samples. The defaults are the paper's, h = 0.001 and n = 1. Time grows with N^2, memory with N.
 
     Args:
-        logits: see :func:`~dualfocal.metrics.ece`.
-        target: see :func:`~dualfocal.metrics.ece`.
-        input: see :func:`~dualfocal.metrics.ece`.
+        logits: see :func:`ece`.
+        target: see :func:`ece`.
         bandwidth: h > 0, or ``"likelihood"`` for the one of twenty values with the largest leave-one-out likelihood.
         norm: n, at least 1.
         as_published: compute it as the public code does: above 60 classes, without the lower limit of 1e-10.
             ``"likelihood"`` then means that of :func:`~dualfocal.losses.kde_bandwidth` with ``as_published=True``.
-        ignore_index: see :func:`~dualfocal.metrics.ece`.
+        **options: see :func:`ece`; without ``sample_weight``.
 
     Returns:
         The error; for n = 1 it is between 0 and 2.
@@ -223,13 +203,16 @@ def kde_ece(
     from dualfocal.losses.kde import BANDWIDTHS, check_kernel, kde_rows, log_dirichlet_kernels, log_floor
 
     check_kernel(bandwidth, norm)
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index)
-    scan(rows)  # checks every row before the quadratic work starts
-    n = len(rows)
+    samples = as_samples(logits, target, options)
+    samples.check_classes("kde_ece")
+    if samples.weight is not None:
+        raise ValueError("kde_ece does not apply to weighted samples: leave out sample_weight")
+    scan(samples)  # checks every row before the quadratic work starts
+    n = len(samples)
     if n < 2:
         raise ValueError("kde_ece needs at least two samples, got 1")
-    values = rows.values.double()
-    log_p = log_floor(values.log_softmax(1) if rows.input == "logits" else values.log())
+    values = samples.values.double()
+    log_p = log_floor(values.log_softmax(1) if samples.input == "logits" else values.log())
     step = max(1, ELEMENTS // n)
     parts = [slice(start, start + step) for start in range(0, n, step)]
     if isinstance(bandwidth, str):
@@ -239,22 +222,12 @@ def kde_ece(
             for h in BANDWIDTHS
         ]
         bandwidth = BANDWIDTHS[max(range(len(BANDWIDTHS)), key=likelihood.__getitem__)]
-    one_hot = torch.nn.functional.one_hot(rows.target, rows.num_classes).to(log_p.dtype)
+    one_hot = torch.nn.functional.one_hot(samples.target, samples.num_classes).to(log_p.dtype)
     errors = (kde_rows(log_p, one_hot, bandwidth, norm, as_published=as_published, rows=part) for part in parts)
     total = sum(float(error.sum()) for error in errors)
     return total / n
 
 
-def _bins(
-    logits: Array,
-    target: Array,
-    input: str | None,
-    num_bins: int,
-    ignore_index: int,
-    binary: str | None,
-    sample_weight: Array | None = None,
-    convention: str | None = None,
-) -> BinStats:
+def _bins(samples: Samples, num_bins: int, convention: str | None = None) -> BinStats:
     check_choice("convention", convention, CONVENTIONS)
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    return scan(rows).bins(num_bins) if convention is None else conventional_bins(rows, num_bins, convention)
+    return scan(samples).bins(num_bins) if convention is None else conventional_bins(samples, num_bins, convention)

@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualfocal.checks import check_count
-from dualfocal.metrics._several import named_errors, tracked
 from dualfocal.metrics.copies import copies_warning
 from dualfocal.metrics.draws import Settings
-from dualfocal.metrics.evaluation import evaluate_rows
+from dualfocal.metrics.evaluation import evaluate_samples
 from dualfocal.metrics.inference_result import holm
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.ranking import RiskCoverage
 from dualfocal.metrics.result import Evaluation, inference_of
-from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.several import named_errors, tracked
 from dualfocal.tables import Table, quantity
 
 COVERAGES = (0.8, 0.9, 0.95)
@@ -255,14 +255,14 @@ def _evaluate(choices: Choices, num_bins: int, settings: Settings | None, *, war
     if by_position:
         positions = _positions(choices)
         scores = choices.scores.reshape(-1, low)
-        rows = as_rows(scores, choices.right, input="logits", clusters=choices.clusters)
+        samples = Samples.from_arrays(scores, choices.right, input="logits", clusters=choices.clusters)
     else:
         right_or_wrong = right.astype(np.int64)
-        rows = as_rows(confidence, right_or_wrong, input="probs", binary="positive", clusters=choices.clusters)
-    if warn and settings is not None and choices.clusters is None and (problem := copies_warning(rows)) is not None:
+        samples = Samples.from_arrays(confidence, right_or_wrong, input="confidence", clusters=choices.clusters)
+    if warn and settings is not None and choices.clusters is None and (problem := copies_warning(samples)) is not None:
         warnings.warn(problem, stacklevel=3)
-    stats = scan(rows, num_bins=num_bins, scores=True, classwise=by_position)
-    evaluation = evaluate_rows(rows, stats, num_bins, settings=settings)
+    stats = scan(samples, num_bins=num_bins, scores=True, classwise=by_position)
+    evaluation = evaluate_samples(samples, stats, num_bins, settings=settings)
     if not by_position:
         evaluation = replace(evaluation, nll=choices.nll(), brier=choices.brier(), aurc=curve.area())
     selective = {coverage: 1 - curve.risk(coverage) for coverage in COVERAGES}

@@ -2,25 +2,25 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 
-from dualfocal.checks import check_level
-from dualfocal.metrics._several import named_errors, tracked
+from dualfocal.checks import check_count, check_level
 from dualfocal.metrics.arrays import Array as AnyArray
 from dualfocal.metrics.arrays import column_names, in_column_order, num_classes_of
-from dualfocal.metrics.evaluation import evaluate_rows, squared_error
+from dualfocal.metrics.evaluation import evaluate_samples, squared_error
 from dualfocal.metrics.inference_result import ENOUGH_CLUSTERS, WeightSummary
 from dualfocal.metrics.label_noise import label_noise
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS, Metric, metrics_of
 from dualfocal.metrics.resampling import Array, Models, ShareDone, quantiles, resample
 from dualfocal.metrics.result import Evaluation, finite
-from dualfocal.metrics.rows import Rows, as_rows, image_clusters
+from dualfocal.metrics.samples import SampleOptions, Samples, as_samples, same_samples
 from dualfocal.metrics.scan import scan
+from dualfocal.metrics.several import named_errors, tracked
 from dualfocal.metrics.verdict import samples_text
 from dualfocal.tables import Table, printable, quantity
 
@@ -164,21 +164,16 @@ class Comparison(Printed):
 
 
 def compare(
-    a: AnyArray,
-    b: AnyArray,
-    target: AnyArray,
+    a: AnyArray | Samples,
+    b: AnyArray | Samples,
+    target: AnyArray | None = None,
     *,
-    input: str | tuple[str, str] | None = None,
+    names: tuple[str, str] | None = None,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    binary: str | None = None,
     level: float = 0.9,
     seed: int = 0,
-    class_names: Sequence[str] | None = None,
-    clusters: AnyArray | str | None = None,
-    sample_weight: AnyArray | None = None,
-    names: tuple[str, str] | None = None,
     progress: ShareDone | None = None,
+    **options: Unpack[SampleOptions],
 ) -> Comparison:
     """Compare two models on the same samples, metric by metric, with confidence intervals of the differences.
 
@@ -194,28 +189,23 @@ def compare(
     chance. The classwise ECE has no such allowance: its noise floor is truly lower if a model states fewer errors.
 
     Args:
-        a: predictions of one model, see ``logits`` of :func:`~dualfocal.metrics.ece`.
+        a: predictions of one model; or :class:`~dualfocal.metrics.Samples`, for predictions of another kind than ``b``.
         b: predictions of the other model, for the same samples.
-        target: class indices.
-        input: whether ``a`` and ``b`` hold ``"logits"`` or ``"probs"``, a pair if they differ; see
-            :func:`~dualfocal.metrics.ece`.
+        target: class indices; None with samples.
+        names: names of the models in table, verdict and error messages (None: A and B).
         num_bins: number of bins of the calibration errors.
-        ignore_index: target value of samples to leave out.
-        binary: see :func:`~dualfocal.metrics.ece`.
         level: nominal coverage of the intervals.
         seed: seed of the resampling.
-        class_names: names of the classes if the labels are texts, see :func:`~dualfocal.metrics.evaluate`.
-        clusters: the cluster of each sample, see :func:`~dualfocal.metrics.evaluate`: whole clusters are resampled,
-            by default the images of dense predictions.
-        sample_weight: weight of each sample, see :func:`~dualfocal.metrics.evaluate`.
-        names: names of the models in table, verdict and error messages (None: A and B).
         progress: called with the share of the work that is done.
+        **options: what predictions and targets mean, see :meth:`~dualfocal.metrics.Samples.from_arrays`. Whole clusters
+            are resampled, by default the images of dense predictions.
 
     Returns:
         The differences b - a with their intervals. For all metrics, lower is better.
 
     Raises:
-        ValueError: an input is invalid (the message names the model), or there are fewer than 10 samples or clusters.
+        ValueError: an input is invalid (the message names the model), there are fewer than 10 samples or clusters, or
+            the models were scored on other samples.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -225,55 +215,54 @@ def compare(
     True
     """
     check_level(level)
-    inputs = tuple(input) if isinstance(input, Sequence) and not isinstance(input, str) else (input, input)
-    if len(inputs) != 2:
-        raise ValueError(f"input must be 'logits' or 'probs', or a pair of these for a and b, got {input!r}")
+    check_count("num_bins", num_bins)
     if names is not None and (isinstance(names, str) or len(names) != 2):
         raise ValueError(f"names must be the names of the two models, got {names!r}")
     name_a, name_b = ("a", "b") if names is None else map(str, names)
-    if (number_a := num_classes_of(a)) != (number_b := num_classes_of(b)):
-        raise ValueError(f"the models must have the same classes, but {name_a} has {number_a} and {name_b} {number_b}")
-    b = in_column_order(name_b, b, column_names(a), name_a)
-    clusters = image_clusters(a, clusters)
-    models = []
-    for name, values, kind in tracked(list(zip((name_a, name_b), (a, b), inputs, strict=True)), progress):
-        with named_errors(name):
-            rows = as_rows(
-                values,
-                target,
-                input=kind,
-                ignore_index=ignore_index,
-                binary=binary,
-                class_names=class_names,
-                clusters=clusters,
-                sample_weight=sample_weight,
+    if not isinstance(a, Samples) and not isinstance(b, Samples):
+        if (number_a := num_classes_of(a)) != (number_b := num_classes_of(b)):
+            raise ValueError(
+                f"the models must have the same classes, but {name_a} has {number_a} and {name_b} {number_b}"
             )
-            models.append((rows, scan(rows, num_bins=num_bins, scores=True, classwise=True)))
-    check_enough_samples(models[0][0])
-    evaluations = [evaluate_rows(rows, stats, num_bins) for rows, stats in models]
+        b = in_column_order(name_b, b, column_names(a), name_a)
+    pair = []
+    for name, data in ((name_a, a), (name_b, b)):
+        with named_errors(name):
+            pair.append(as_samples(data, target, options))
+            pair[-1].check_classes("compare")
+    if not same_samples(*pair):
+        raise ValueError(f"{name_a} and {name_b} must be predictions for the same samples, with the same labels")
+    first = pair[0].by_image()
+    second = replace(pair[1], cluster=first.cluster, cluster_names=first.cluster_names)
+    models = []
+    for name, samples in tracked([(name_a, first), (name_b, second)], progress):
+        with named_errors(name):
+            models.append((samples, scan(samples, num_bins=num_bins, scores=True, classwise=True)))
+    check_enough_samples(first)
+    evaluations = [evaluate_samples(samples, stats, num_bins) for samples, stats in models]
     drawn = resampled_metrics(models, evaluations, num_bins, seed=seed)
     noise = label_noise(models[:1], models[1:], num_bins, seed=seed)
     differences = {}
     for name in METRICS:
         if name != "mce":
-            first, second = (float(getattr(evaluation, name)) for evaluation in evaluations)
+            before, after = (float(getattr(evaluation, name)) for evaluation in evaluations)
             draws = drawn[name][:, 1] - drawn[name][:, 0]
-            differences[name] = Difference.from_draws(name, first, second, draws, level, noise[name])
+            differences[name] = Difference.from_draws(name, before, after, draws, level, noise[name])
     return Comparison(
         evaluations[0],
         evaluations[1],
         differences,
         level,
         seed,
-        models[0][0].num_clusters,
+        first.num_clusters,
         ("A", "B") if names is None else (name_a, name_b),
     )
 
 
-def check_enough_samples(rows: Rows) -> None:
+def check_enough_samples(samples: Samples) -> None:
     """Raise a ValueError if there are too few samples or clusters for a comparison."""
-    size = rows.num_clusters or len(rows)
-    if size < LEAST and rows.cluster is None:
+    size = samples.num_clusters or len(samples)
+    if size < LEAST and samples.cluster is None:
         raise ValueError(f"a comparison needs at least {LEAST} samples, got {size}")
     if size < LEAST:
         raise ValueError(

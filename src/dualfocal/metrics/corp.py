@@ -4,7 +4,7 @@ Dimitriadis, Gneiting and Jordan, *Stable reliability diagrams for probabilistic
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dualfocal.checks import check_count, check_level
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.inference_result import Floor
-from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.samples import SampleOptions, Samples, as_samples
 from dualfocal.metrics.scan import scan
 
 Floats = NDArray[np.float64]
@@ -53,15 +53,13 @@ class Corp:
 
 
 def corp(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
-    input: str | None = None,
-    ignore_index: int = -100,
-    binary: str | None = None,
     level: float = 0.9,
     draws: int = 500,
     seed: int = 0,
+    **options: Unpack[SampleOptions],
 ) -> Corp:
     """Compute the CORP reliability curve of the predicted class, its consistency band, and MCB, DSC and UNC.
 
@@ -72,12 +70,10 @@ def corp(
     Args:
         logits: see :func:`~dualfocal.metrics.ece`.
         target: see :func:`~dualfocal.metrics.ece`.
-        input: see :func:`~dualfocal.metrics.ece`.
-        ignore_index: see :func:`~dualfocal.metrics.ece`.
-        binary: see :func:`~dualfocal.metrics.ece`.
         level: pointwise coverage of the band.
         draws: number of draws, at least 100.
         seed: seed of the draws.
+        **options: see :func:`~dualfocal.metrics.ece`; without ``clusters`` and ``sample_weight``.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)
@@ -89,7 +85,10 @@ def corp(
     """
     check_level(level)
     check_count("draws", draws, 100)
-    stats = scan(as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary))
+    samples = as_samples(logits, target, options)
+    if samples.weight is not None or samples.cluster is not None:
+        raise ValueError("corp is for independent samples of equal weight: leave out sample_weight and clusters")
+    stats = scan(samples)
     confidence, index, count = np.unique(stats.confidence.round(DIGITS), return_inverse=True, return_counts=True)
     hits = np.bincount(index, stats.correct)
     recalibrated = isotonic(hits, count)
@@ -121,7 +120,7 @@ def corp(
         mcb_floor=Floor(float(gains.mean()), float(np.quantile(gains, 0.95))),
         draws=draws,
         seed=seed,
-        positive=binary == "positive",
+        positive=samples.positive and not samples.confidence_only,
     )
 
 

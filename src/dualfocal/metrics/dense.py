@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualfocal.checks import check_count
-from dualfocal.metrics._several import named_errors
 from dualfocal.metrics.result import Evaluation, finite
+from dualfocal.metrics.several import named_errors
 from dualfocal.metrics.sums import CalibrationSums
 from dualfocal.metrics.verdict import p_text
 from dualfocal.tables import Table, printable, quantity

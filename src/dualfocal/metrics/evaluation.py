@@ -2,14 +2,14 @@
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 import numpy as np
 
 from dualfocal.checks import check_choice, check_count, check_level
-from dualfocal.metrics.arrays import Array, names_of_classes
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.cells import CONVENTIONS, BinStats
 from dualfocal.metrics.copies import copies_warning
 from dualfocal.metrics.draws import Settings
@@ -19,7 +19,7 @@ from dualfocal.metrics.published import by_convention, published_intervals
 from dualfocal.metrics.ranking import RiskCoverage, adaptive_bins
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rounding import Rounding
-from dualfocal.metrics.rows import Rows, as_rows, image_clusters
+from dualfocal.metrics.samples import SampleOptions, Samples, as_samples
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.scores import decompose
 from dualfocal.metrics.units import UnitSums, unit_sums
@@ -30,94 +30,68 @@ if TYPE_CHECKING:
 
 @overload
 def evaluate(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
-    input: str | None = None,
     num_bins: int = 15,
     inference: bool = False,
-    seed: int = 0,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    convention: str | None = None,
     level: float = 0.9,
     draws: int = 1000,
-    class_names: Sequence[str] | None = None,
-    clusters: Array | str | None = None,
-    sample_weight: Array | None = None,
+    seed: int = 0,
+    convention: str | None = None,
     task: None = None,
+    **options: Unpack[SampleOptions],
 ) -> Evaluation: ...
 @overload
 def evaluate(
     logits: Array,
     target: Array,
     *,
-    input: str | None = None,
     num_bins: int = 15,
     inference: bool = False,
-    seed: int = 0,
-    ignore_index: int = -100,
     level: float = 0.9,
     draws: int = 1000,
-    class_names: Sequence[str] | None = None,
-    clusters: Array | None = None,
+    seed: int = 0,
     task: Literal["multilabel"],
+    **options: Unpack[SampleOptions],
 ) -> "MultilabelEvaluation": ...
 def evaluate(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
-    input: str | None = None,
     num_bins: int = 15,
     inference: bool = False,
-    seed: int = 0,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    convention: str | None = None,
     level: float = 0.9,
     draws: int = 1000,
-    class_names: Sequence[str] | None = None,
-    clusters: Array | str | None = None,
-    sample_weight: Array | None = None,
+    seed: int = 0,
+    convention: str | None = None,
     task: str | None = None,
+    **options: Unpack[SampleOptions],
 ) -> "Evaluation | MultilabelEvaluation":
     """Compute every metric in one pass: error, NLL, Brier score, AURC, and the calibration errors.
 
     Args:
-        logits: see :func:`~dualfocal.metrics.ece`.
-        target: see :func:`~dualfocal.metrics.ece`.
-        input: see :func:`~dualfocal.metrics.ece`; or ``"confidence"``, if only the confidence of the predicted class is
-            known: then ``logits`` holds these confidences, ``(N,)``, and ``target`` is 1 where the prediction is right
-            and 0 where it is wrong. NLL, Brier score, classwise ECE and the test of class probabilities are left out.
+        logits: predictions, ``(N, C)`` or ``(N, C, d1, ...)``; or :class:`~dualfocal.metrics.Samples`.
+        target: class indices, ``(N,)`` or ``(N, d1, ...)``; None with samples.
         num_bins: number of bins of the calibration errors.
         inference: also compute the noise floor of each calibration error (its value for a perfectly calibrated model,
             by chance), the p-value of a test of calibration, a confidence interval of the debiased error, and the
-            smallest detectable error; see :mod:`dualfocal.metrics.inference`.
-        seed: seed of the draws for ``inference``.
-        ignore_index: target value of samples to leave out.
-        binary: see :func:`~dualfocal.metrics.ece`.
-        convention: see :func:`~dualfocal.metrics.ece`; it applies to ECE and MCE and, if it is ``"published"``, to the
-            adaptive ECE. Bins and inference do not change. ``"published"`` with ``inference`` adds the published
-            pivotal bootstrap intervals of four errors (1000 resamples), whose coverage is poor near zero.
+            smallest detectable error; see :mod:`dualfocal.metrics.inference`. The images of dense predictions are then
+            clusters, and a warning is given if many samples are copies of others.
         level: nominal coverage of the interval.
         draws: number of draws of a calibrated model's outcomes, for floors and p-value; the p-value is at least
             1 / (draws + 1).
-        class_names: names of the classes, in the order of the columns of ``logits``, for labels that are texts and for
-            the verdict. Not needed if ``logits`` is a data frame whose columns are named like the classes.
-        clusters: the cluster of each sample, whole numbers or texts, ``(N,)``: samples of one cluster may depend on
-            each other, such as the pixels of an image or the images of a patient. Noise floors, tests, the interval and
-            the debiased error allow for it, see :mod:`dualfocal.metrics.inference`. Without it, the N images
-            of dense predictions, ``(N, C, d1, ...)``, are clusters if ``inference`` is asked for, and other samples
-            count as independent; a warning is given if many are copies of others. ``"none"``: pixels are independent,
-            too.
-        sample_weight: weight of each sample, ``(N,)`` or ``(N, d1, ...)``, not negative: survey weights, or importance
-            weights of a population with other inputs or labels. All metrics and the inference are those of the
-            weighted population, see :mod:`dualfocal.metrics.inference`. Only the ratios of the weights matter.
-            Samples of weight 0 are left out and not counted. Equal weights are the same as none.
+        seed: seed of the draws for ``inference``.
+        convention: see :func:`~dualfocal.metrics.ece`; it applies to ECE and MCE and, if it is ``"published"``, to the
+            adaptive ECE. Bins and inference do not change. ``"published"`` with ``inference`` adds the published
+            pivotal bootstrap intervals of four errors (1000 resamples), whose coverage is poor near zero.
         task: ``"multilabel"`` if a sample can have several labels: ``logits`` and ``target`` have shape ``(N, L)``, the
             sigmoid of a logit is the probability of its label, and ``target`` holds 0 or 1, or ``ignore_index``. See
             :mod:`dualfocal.metrics.multilabel.evaluation`. ``binary``, ``convention`` and ``sample_weight`` do not
             apply.
+        **options: what predictions and targets mean: ``input``, ``ignore_index``, ``binary``, ``class_names``,
+            ``clusters`` and ``sample_weight``, see :meth:`~dualfocal.metrics.Samples.from_arrays`. With
+            ``input="confidence"``, NLL, Brier score, classwise ECE and the test of class probabilities are left out.
 
     Returns:
         The metrics, as fractions: an :class:`Evaluation`, or a :class:`~dualfocal.metrics.MultilabelEvaluation`.
@@ -136,124 +110,76 @@ def evaluate(
     miscalibrated (p < 0.001); worst: predictions of class 3, confidence 55.1 %, right 28.2 %.
     """
     check_choice("task", task, (None, "multilabel"))
-    if task == "multilabel":
-        from dualfocal.metrics.multilabel.evaluation import evaluate_multilabel
-
-        for name, value in (("binary", binary), ("convention", convention), ("sample_weight", sample_weight)):
-            if value is not None:
-                raise ValueError(f"{name} does not apply to task='multilabel': leave it out")
-        return evaluate_multilabel(
-            logits,
-            target,
-            input=input,
-            num_bins=num_bins,
-            inference=inference,
-            seed=seed,
-            ignore_index=ignore_index,
-            level=level,
-            draws=draws,
-            class_names=class_names,
-            clusters=image_clusters(logits, clusters),
-        )
-    check_count("draws", draws, 100)
     check_choice("convention", convention, CONVENTIONS)
+    check_count("num_bins", num_bins)
+    check_count("draws", draws, 100)
     check_level(level)
-    clusters = image_clusters(logits, clusters) if inference or isinstance(clusters, str) else clusters
-    rows, stats = scored_rows(
-        logits,
-        target,
-        num_bins,
-        input=input,
-        binary=binary,
-        class_names=class_names,
-        ignore_index=ignore_index,
-        clusters=clusters,
-        sample_weight=sample_weight,
-    )
-    if inference and clusters is None and (problem := copies_warning(rows)) is not None:
+    settings = Settings(level, draws, seed) if inference else None
+    if task == "multilabel":
+        from dualfocal.metrics.multilabel.entries import as_entries
+        from dualfocal.metrics.multilabel.evaluation import evaluate_entries
+
+        if convention is not None:
+            raise ValueError("convention does not apply to task='multilabel': leave it out")
+        return evaluate_entries(as_entries(logits, target, options), num_bins, settings)
+    samples = as_samples(logits, target, options)
+    samples = samples.by_image() if inference else samples
+    stats = scan(samples, num_bins=num_bins, scores=True, classwise=True)
+    if inference and samples.cluster is None and (problem := copies_warning(samples)) is not None:
         warnings.warn(problem, stacklevel=2)
-    return evaluate_rows(
-        rows,
-        stats,
-        num_bins,
-        settings=Settings(level, draws, seed) if inference else None,
-        class_names=None if input == "confidence" else names_of_classes(logits, class_names),
-        convention=convention,
-    )
+    return evaluate_samples(samples, stats, num_bins, settings=settings, convention=convention)
 
 
-def scored_rows(
-    logits: Array, target: Array, num_bins: int, *, input: str | None, binary: str | None, **options: Any
-) -> tuple[Rows, Scan]:
-    """Return the samples as rows, and their scan; ``options`` are those of :func:`~dualfocal.metrics.rows.as_rows`.
-
-    Confidences alone have no classes.
-    """
-    if input == "confidence":  # calibrated like the probability of class 1, which is "the prediction is right"
-        rows = as_rows(logits, target, input="probs", binary="positive", **options | {"class_names": None})
-    else:
-        rows = as_rows(logits, target, input=input, binary=binary, **options)
-    return rows, scan(rows, num_bins=num_bins, scores=True, classwise=input != "confidence")
-
-
-def evaluate_rows(
-    rows: Rows,
+def evaluate_samples(
+    samples: Samples,
     stats: Scan,
     num_bins: int,
     *,
     settings: Settings | None = None,
-    class_names: tuple[str, ...] | None = None,
     convention: str | None = None,
 ) -> Evaluation:
-    """Compute the metrics from the scan of the rows, which must include scores.
+    """Compute the metrics from the scan of the samples, which must include scores.
 
     Without bins of the classes, the probability of class 1 is the confidence of a prediction that may be right or
     wrong, and nothing else is known.
 
     Args:
-        rows: the samples.
+        samples: the samples.
         stats: their scan.
         num_bins: number of bins.
         settings: how the inference is made (None: without inference).
-        class_names: names of the classes.
         convention: see :func:`evaluate`.
     """
-    confidence_only = stats.classes is None
     bins = stats.bins(num_bins)
     adaptive = adaptive_bins(stats.confidence, stats.correct, num_bins, weight=stats.weight, noise=stats.noise)
     clustered = stats.cluster is not None
     units = None
     if clustered or (settings is not None and stats.weight is not None):
-        units = unit_sums(stats, bins, rows=None if confidence_only else rows, adaptive=adaptive)
-    curve = RiskCoverage.from_confidence(
-        stats.confidence if confidence_only else stats.certainty,
-        stats.correct if confidence_only else stats.right,
-        stats.weight,
-    )
+        units = unit_sums(stats, bins, samples=None if samples.confidence_only else samples, adaptive=adaptive)
     summary = Summary(
         bins=bins,
         adaptive=adaptive,
         classes=stats.classes,
         units=units,
         clustered=clustered,
-        positive=rows.positive and not confidence_only,
+        positive=samples.positive and not samples.confidence_only,
         weights=_weight_summary(stats),
-        rounding=rows.rounding,
+        rounding=samples.rounding,
         scores={
-            "error": 1 - stats.mean(stats.correct if confidence_only else stats.right),
-            "nll": math.nan if confidence_only else stats.mean(stats.nll),
-            "brier": math.nan if confidence_only else stats.mean(stats.brier),
-            "aurc": curve.area(),
+            "error": 1 - stats.mean(stats.right),
+            "nll": math.nan if samples.confidence_only else stats.mean(stats.nll),
+            "brier": math.nan if samples.confidence_only else stats.mean(stats.brier),
+            "aurc": RiskCoverage.from_confidence(stats.certainty, stats.right, stats.weight).area(),
         },
     )
     published: Mapping[str, tuple[float, float]] = {}
     changed: dict[str, float] = {}
     if convention is not None:
-        changed = by_convention(rows, num_bins, convention)
+        changed = by_convention(samples, num_bins, convention)
         if convention == "published" and settings is not None:
-            published = published_intervals(rows, stats, num_bins, settings)
+            published = published_intervals(samples, stats, num_bins, settings)
     return summary.evaluation(
-        settings, class_names=class_names, convention=convention, changed=changed, published=published
+        settings, class_names=samples.class_names, convention=convention, changed=changed, published=published
     )
 
 

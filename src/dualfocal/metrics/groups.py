@@ -3,20 +3,19 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Unpack
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dualfocal.metrics._several import tracked
-from dualfocal.metrics.arrays import Array, as_tensor, class_targets
+from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.draws import Settings
-from dualfocal.metrics.evaluation import evaluate_rows, scored_rows
+from dualfocal.metrics.evaluation import evaluate_samples
 from dualfocal.metrics.inference_result import Inference, holm
 from dualfocal.metrics.result import Evaluation, inference_of
-from dualfocal.metrics.rows import image_clusters
+from dualfocal.metrics.samples import SampleOptions, Samples, as_samples
+from dualfocal.metrics.scan import scan
+from dualfocal.metrics.several import named_errors, tracked
 from dualfocal.metrics.sums import CalibrationSums
 from dualfocal.metrics.verdict import p_text
 from dualfocal.tables import Table
@@ -44,27 +43,18 @@ class GroupEvaluation:
         """Return plain content for JSON."""
         return {"group": self.name, "p_adjusted": self.p_adjusted, **self.evaluation.to_dict()}
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read the output of :meth:`to_dict`."""
-        return cls(content["group"], Evaluation.from_dict(content), content["p_adjusted"])
-
 
 def evaluate_groups(
-    logits: Array,
-    target: Array,
-    groups: NDArray[Any],
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
-    input: str | None = None,
+    groups: Array,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    convention: str | None = None,
     level: float = 0.9,
     seed: int = 0,
-    clusters: NDArray[Any] | str | None = None,
-    sample_weight: NDArray[Any] | None = None,
+    convention: str | None = None,
     progress: Callable[[float], None] | None = None,
+    **options: Unpack[SampleOptions],
 ) -> list[GroupEvaluation]:
     """Evaluate each group of samples, and sort the groups, worst first.
 
@@ -73,52 +63,34 @@ def evaluate_groups(
     out, and so is one whose samples all have weight 0.
 
     Args:
-        logits: see :func:`~dualfocal.metrics.evaluate`.
-        target: see :func:`~dualfocal.metrics.evaluate`.
-        groups: ``(N,)``, the group of each sample: strings, integers or booleans; see also :func:`quantile_groups`.
-        input: see :func:`~dualfocal.metrics.evaluate`.
-        num_bins: see :func:`~dualfocal.metrics.evaluate`.
-        ignore_index: see :func:`~dualfocal.metrics.evaluate`.
-        binary: see :func:`~dualfocal.metrics.evaluate`.
+        logits: predictions; or :class:`~dualfocal.metrics.Samples`.
+        target: class indices; None with samples.
+        groups: the group of each given sample, ``(N,)``: texts, integers or booleans; see also :func:`quantile_groups`.
+        num_bins: number of bins of the calibration errors.
+        level: nominal coverage of the intervals.
+        seed: seed of the draws.
         convention: see :func:`~dualfocal.metrics.evaluate`.
-        level: see :func:`~dualfocal.metrics.evaluate`.
-        seed: see :func:`~dualfocal.metrics.evaluate`.
-        clusters: see :func:`~dualfocal.metrics.evaluate`.
-        sample_weight: see :func:`~dualfocal.metrics.evaluate`.
         progress: called with the share of the groups that are done.
+        **options: what predictions and targets mean, see :meth:`~dualfocal.metrics.Samples.from_arrays`.
 
     Raises:
         ValueError: there are more than 1000 groups, or all samples of a group are in one cluster.
     """
-    values, target = as_tensor("logits", logits), as_tensor("target", class_targets(logits, target))
-    names = np.unique(groups).tolist()
+    samples = as_samples(logits, target, options)
+    group = samples.column("groups", groups)
+    names = np.unique(group).tolist()
     if len(names) > MOST_GROUPS:
         raise ValueError(
-            f"--group-by: at most {MOST_GROUPS} groups are supported, got {len(names)}; --group-quantiles {QUANTILES} "
-            "makes a few groups of numbers"
+            f"at most {MOST_GROUPS} groups are supported, got {len(names)}: make a few groups of numbers, with "
+            "quantile_groups"
         )
     settings = Settings(level=level, seed=seed, tests=len(names))
     evaluations: dict[str, Evaluation] = {}
     for name in tracked(names, progress):
-        mask = groups == name
-        members = clusters[mask] if isinstance(clusters, np.ndarray) else clusters
-        if isinstance(members, np.ndarray) and (members == members[0]).all():
-            raise ValueError(f"group {str(name)!r} holds only one cluster, {str(members[0])!r}: leave out such groups")
-        weight = None if sample_weight is None else np.asarray(sample_weight)[mask]
-        index = torch.from_numpy(mask)
-        if not bool(target[index].ne(ignore_index).any()) or (weight is not None and not weight.any()):
-            continue
-        rows, stats = scored_rows(
-            values[index],
-            target[index],
-            num_bins,
-            input=input,
-            binary=binary,
-            ignore_index=ignore_index,
-            clusters=image_clusters(values[index], members),
-            sample_weight=weight,
-        )
-        evaluations[str(name)] = evaluate_rows(rows, stats, num_bins, settings=settings, convention=convention)
+        with named_errors(f"group {str(name)!r}"):
+            part = samples.part(group == name).by_image()
+            stats = scan(part, num_bins=num_bins, scores=True, classwise=True)
+        evaluations[str(name)] = evaluate_samples(part, stats, num_bins, settings=settings, convention=convention)
     return rank_groups(evaluations)
 
 
@@ -179,12 +151,12 @@ def quantile_groups(numbers: NDArray[Any], num_groups: int = QUANTILES) -> NDArr
     return names[index].astype(np.str_)
 
 
-def groups_follow_labels(groups: NDArray[Any], target: Tensor, ignore_index: int = -100) -> bool:
+def groups_follow_labels(samples: Samples, groups: Array) -> bool:
     """Return whether each label lies in one group only, as if the groups had been made from the labels."""
-    kept = (target != ignore_index).numpy()
-    if target.ndim > 1 or not kept.any():
+    if samples.pixels > 1:
         return False
-    labels, index = (np.unique(values[kept], return_inverse=True)[1] for values in (target.numpy(), groups))
+    columns = samples.target.cpu().numpy(), samples.column("groups", groups)
+    labels, index = (np.unique(column, return_inverse=True)[1] for column in columns)
     counts = np.bincount(index * (labels.max() + 1) + labels, minlength=(index.max() + 1) * (labels.max() + 1))
     return label_counts_follow_groups(counts.reshape(index.max() + 1, -1))
 

@@ -21,7 +21,7 @@ from dualfocal.metrics.resampling import (
     class_probabilities,
     debiased_square,
 )
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 
 DRAWS = 200  # of labels; the relative error of a standard deviation is 5 %
 LEAST_PROBABILITY = 1e-12  # a class with a smaller probability has the loss of this one
@@ -35,13 +35,13 @@ def label_noise(a: Models, b: Models, num_bins: int, *, seed: int = 0) -> dict[s
     The labels are drawn from the probabilities of a, and of b; the larger standard deviation is returned. That of the
     classwise ECE is 0: its noise floor is lower for a model that states fewer errors.
     """
-    rows = a[0][0]
+    samples = a[0][0]
     columns = [Columns.of(*repeats[0], num_bins) for repeats in (a, b)]
     weight = columns[0].weight
     guess = [repeats[0][0].values.argmax(1).cpu().numpy()[:, None] for repeats in (a, b)]
-    outcome = [np.ones_like(one) for one in guess] if rows.positive else guess
-    mean, square = np.zeros((2, 2, len(MEANS), len(rows)))  # over labels of a and of b
-    stated = np.zeros((2, 2, len(rows)))  # by a and by b: probability of the outcome of a and of b
+    outcome = [np.ones_like(one) for one in guess] if samples.positive else guess
+    mean, square = np.zeros((2, 2, len(MEANS), len(samples)))  # over labels of a and of b
+    stated = np.zeros((2, 2, len(samples)))  # by a and by b: probability of the outcome of a and of b
     after = [aurc_influence(c.certainty, c.wrong, weight)[2][:, None] for c in columns]
     for classes, p, losses in _losses(a, b, guess, after, num_bins):
         hits = np.array([classes == one for one in outcome])
@@ -52,12 +52,12 @@ def label_noise(a: Models, b: Models, num_bins: int, *, seed: int = 0) -> dict[s
             stated[m] += (p_m * hits).sum(2)
 
     # Each sample has one outcome, right or wrong, or two if the models predict different classes.
-    differ, none = (outcome[0] != outcome[1])[:, 0], np.full(len(rows), num_bins)
+    differ, none = (outcome[0] != outcome[1])[:, 0], np.full(len(samples), num_bins)
     bins = [columns[0].bin, none], [np.where(differ, none, columns[1].bin), columns[1].bin]
     weights = np.concatenate([weight, weight * differ])
     deviations = []
     for m, c in enumerate(columns):
-        effect = _design_effect(c, rows)
+        effect = _design_effect(c, samples)
         variance = (square[m] - mean[m] ** 2).clip(0) @ weight**2
         errors = _error_noise(columns, bins, stated[m].ravel(), weights, effect, num_bins, seed)
         deviations.append([*np.sqrt(effect * variance) / weight.sum(), *errors])
@@ -73,7 +73,7 @@ def _losses(
     Terms that do not depend on the label are left out.
     """
     factor = 1.0 if a[0][0].positive else 2.0  # the Brier score of class 1 is half of the sum over both classes
-    for parts in zip(*(class_probabilities(rows, num_bins) for rows, _ in (*a, *b)), strict=True):
+    for parts in zip(*(class_probabilities(samples, num_bins) for samples, _ in (*a, *b)), strict=True):
         classes = np.arange(parts[0][0].start, parts[0][0].stop)
         repeats = [np.array([p for _, p in of_model]) for of_model in (parts[: len(a)], parts[len(a) :])]
         p_a, p_b = (p.mean(0) for p in repeats)
@@ -119,12 +119,12 @@ def _error_noise(
     return float((errors[1] - errors[0]).std()), float(np.sqrt(((debiased[1] - debiased[0]) ** 2).mean()))
 
 
-def _design_effect(columns: Columns, rows: Rows) -> float:
+def _design_effect(columns: Columns, samples: Samples) -> float:
     """Return the variance of the mean of (confidence - correctness), relative to independent samples; at least 1."""
-    if rows.cluster is None:
+    if samples.cluster is None:
         return 1.0
     gap = columns.confidence - columns.correct
     residual = columns.weight * (gap - np.average(gap, weights=columns.weight))
     square = float((residual**2).sum())
-    by_cluster = np.bincount(rows.cluster.cpu().numpy(), residual)
+    by_cluster = np.bincount(samples.cluster.cpu().numpy(), residual)
     return max(1.0, float((by_cluster**2).sum()) / square) if square > 0 else 1.0

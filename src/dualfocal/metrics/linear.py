@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dualfocal._tensors import check_head, class_indices
 from dualfocal.metrics.cells import BinStats, equal_edges
-from dualfocal.metrics.rows import Rows, check_target
+from dualfocal.metrics.samples import Samples, check_target
 from dualfocal.metrics.scan import Scan, scan
 
 CHUNK_BYTES = 2**28  # of logits at a time
@@ -91,7 +91,7 @@ def linear_calibration(
 def _scan_chunk(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, start: int) -> Scan:
     logits = torch.nn.functional.linear(hidden, weight, bias)
     try:
-        return scan(Rows(logits, target, None, "logits", positive=False, dtype=torch.float64), scores=True)
+        return scan(Samples(logits, target), scores=True)
     except ValueError as error:
         error.add_note(f"rows are counted from sample {start}, without ignored samples")
         raise

@@ -14,17 +14,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from dualfocal.metrics._several import tracked
 from dualfocal.metrics.comparison import Difference, check_enough_samples, resampled_metrics
 from dualfocal.metrics.inference_result import ENOUGH_CLUSTERS, WeightSummary
 from dualfocal.metrics.label_noise import label_noise
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import Array, ShareDone
 from dualfocal.metrics.result import Evaluation
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples, same_samples
 from dualfocal.metrics.scan import Scan
+from dualfocal.metrics.several import tracked
 from dualfocal.tables import quantity
 
 DECISIVE = ("nll", "debiased_ece", "error", "aurc")  # the metrics that a choice is made by
@@ -145,7 +144,7 @@ class ModelChoice:
 
 
 def choose_model(
-    models: Mapping[str, tuple[Rows, Scan, Evaluation]],
+    models: Mapping[str, tuple[Samples, Scan, Evaluation]],
     num_bins: int,
     *,
     level: float = 0.9,
@@ -155,7 +154,7 @@ def choose_model(
     """Compare the model with the lowest NLL with each other model, by paired differences.
 
     Args:
-        models: name -> rows, their scan with scores and classwise bins, and their evaluation; all on the same samples.
+        models: name -> samples, their scan with scores and classwise bins, and their evaluation; all of the same ones.
         num_bins: number of bins of the calibration errors.
         level: nominal coverage of the intervals.
         seed: seed of the resampling.
@@ -167,12 +166,12 @@ def choose_model(
     names = list(models)
     if len(names) < 2:
         raise ValueError(f"a choice needs at least two models, got {len(names)}")
-    rows, scans, evaluations = zip(*models.values(), strict=True)
-    for name, other in zip(names[1:], rows[1:], strict=True):
-        if not same_samples(rows[0], other):
+    samples, scans, evaluations = zip(*models.values(), strict=True)
+    for name, other in zip(names[1:], samples[1:], strict=True):
+        if not same_samples(samples[0], other):
             raise ValueError(f"{names[0]} and {name} were scored on different samples: their labels or weights differ")
-    check_enough_samples(rows[0])
-    scored = list(zip(rows, scans, strict=True))
+    check_enough_samples(samples[0])
+    scored = list(zip(samples, scans, strict=True))
     drawn = resampled_metrics(scored, evaluations, num_bins, seed=seed, classwise=False)
     best = min(range(len(names)), key=lambda i: (evaluations[i].nll, evaluations[i].error))
     noises = [label_noise([scored[best]], [other], num_bins, seed=seed) for other in tracked(scored, progress)]
@@ -193,17 +192,8 @@ def choose_model(
                 difference = Difference(values[best], values[i], *ends)
             differences[name][metric] = difference
     return ModelChoice(
-        names[best], differences, len(rows[0]), level, seed, rows[0].num_clusters, evaluations[0].weights
+        names[best], differences, len(samples[0]), level, seed, samples[0].num_clusters, evaluations[0].weights
     )
-
-
-def same_samples(a: Rows, b: Rows) -> bool:
-    """Return whether two models were scored on the same samples, as far as labels and weights show it."""
-    if a.num_classes != b.num_classes or a.positive != b.positive or not torch.equal(a.target, b.target):
-        return False
-    if a.weight is None or b.weight is None:
-        return a.weight is b.weight
-    return torch.allclose(a.weight, b.weight)
 
 
 def _simultaneous_errors(draws: Array, level: float) -> tuple[Array, float]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dualfocal.metrics.cells import bin_index, equal_edges
 from dualfocal.metrics.ranking import TIE
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import Scan
 from dualfocal.metrics.units import MOST_UNITS
 
@@ -21,7 +21,7 @@ CLASS_COLUMNS = 1024  # classwise bins resampled at a time
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-Models = Sequence[tuple[Rows, Scan]]
+Models = Sequence[tuple[Samples, Scan]]
 ShareDone = Callable[[float], None]  # called with the share of the work that is done, from 0 to 1
 
 
@@ -39,9 +39,9 @@ class Columns(NamedTuple):
     adaptive_bin: Index  # its edges stay those of the whole sample
 
     @classmethod
-    def of(cls, rows: Rows, stats: Scan, num_bins: int) -> Self:
+    def of(cls, samples: Samples, stats: Scan, num_bins: int) -> Self:
         """Return the columns of scanned rows."""
-        weight = np.ones(len(rows)) if stats.weight is None else stats.weight
+        weight = np.ones(len(samples)) if stats.weight is None else stats.weight
         order = stats.confidence.argsort()
         mass = weight[order].cumsum()
         edges = stats.confidence[order[np.searchsorted(mass, mass[-1] * np.arange(1, num_bins) / num_bins)]]
@@ -53,17 +53,17 @@ class Columns(NamedTuple):
             nll=stats.nll,
             brier=stats.brier,
             weight=weight,
-            bin=bin_index(stats.confidence, equal_edges(num_bins, rows.dtype)),
+            bin=bin_index(stats.confidence, equal_edges(num_bins, samples.dtype)),
             adaptive_bin=np.searchsorted(edges, stats.confidence),
         )
 
 
-def class_probabilities(rows: Rows, num_bins: int) -> Iterator[tuple[slice, Array]]:
+def class_probabilities(samples: Samples, num_bins: int) -> Iterator[tuple[slice, Array]]:
     """Yield the probabilities of some classes at a time, float64."""
-    log_total = rows.values.double().logsumexp(1, keepdim=True) if rows.input == "logits" else None
+    log_total = samples.values.double().logsumexp(1, keepdim=True) if samples.input == "logits" else None
     step = max(1, CLASS_COLUMNS // num_bins)
-    for start in range(0, rows.num_classes, step):
-        p = rows.values[:, start : start + step].double()
+    for start in range(0, samples.num_classes, step):
+        p = samples.values[:, start : start + step].double()
         p = p if log_total is None else (p - log_total).exp_()
         yield slice(start, start + p.shape[1]), p.cpu().numpy()
 
@@ -81,21 +81,23 @@ def resample(
         For each metric float64 numbers (draws, models); ``"squared_error"`` is the square of the debiased error. The
         classwise ECE is left out if not asked for.
     """
-    rows, rng = models[0][0], np.random.default_rng(seed)
-    unit = np.arange(len(rows)) if rows.cluster is None else rows.cluster.cpu().numpy()
+    samples, rng = models[0][0], np.random.default_rng(seed)
+    unit = np.arange(len(samples)) if samples.cluster is None else samples.cluster.cpu().numpy()
     number = int(unit.max()) + 1
     if number > MOST_UNITS:  # random groups, whose sums have the same variance
         unit, number = (rng.permutation(number) % MOST_UNITS)[unit], MOST_UNITS
     picks = rng.integers(number, size=(draws, number)) + number * np.arange(draws)[:, None]
     copies = np.bincount(picks.ravel(), minlength=draws * number).reshape(draws, number).astype(np.float64)
-    drawn = [_metrics(rows, Columns.of(rows, stats, num_bins), unit, copies, num_bins) for rows, stats in models]
+    drawn = [
+        _metrics(samples, Columns.of(samples, stats, num_bins), unit, copies, num_bins) for samples, stats in models
+    ]
     if classwise:
-        for (rows, _), metrics in zip(models, drawn, strict=True):
-            metrics["classwise_ece"] = _classwise(rows, unit, copies, num_bins) / metrics["size"]
+        for (samples, _), metrics in zip(models, drawn, strict=True):
+            metrics["classwise_ece"] = _classwise(samples, unit, copies, num_bins) / metrics["size"]
     return {name: np.array([metrics[name] for metrics in drawn]).T for name in drawn[0] if name != "size"}
 
 
-def _metrics(rows: Rows, columns: Columns, unit: Index, copies: Array, num_bins: int) -> dict[str, Array]:
+def _metrics(samples: Samples, columns: Columns, unit: Index, copies: Array, num_bins: int) -> dict[str, Array]:
     """Compute the metrics of all draws from one product of the numbers of copies and the sums of the units."""
     number, weight, correct = copies.shape[1], columns.weight, columns.correct
     gap, ones = columns.confidence - correct, np.ones_like(weight)
@@ -140,19 +142,19 @@ def debiased_square(count: Array, gap: Array, correct: Array, squares: Sequence[
     return square
 
 
-def _classwise(rows: Rows, unit: Index, copies: Array, num_bins: int) -> Array:
+def _classwise(samples: Samples, unit: Index, copies: Array, num_bins: int) -> Array:
     """Return the classwise ECE of each draw, multiplied by the sum of weights."""
-    number, target, total = copies.shape[1], rows.target.cpu().numpy()[:, None], np.zeros(len(copies))
-    edges = equal_edges(num_bins, rows.dtype)
-    for classes, p in class_probabilities(rows, num_bins):
+    number, target, total = copies.shape[1], samples.target.cpu().numpy()[:, None], np.zeros(len(copies))
+    edges = equal_edges(num_bins, samples.dtype)
+    for classes, p in class_probabilities(samples, num_bins):
         residual = p - (target == np.arange(classes.start, classes.stop))
-        if rows.weight is not None:
-            residual *= rows.weight.cpu().numpy()[:, None]
+        if samples.weight is not None:
+            residual *= samples.weight.cpu().numpy()[:, None]
         width = p.shape[1] * num_bins
         column = unit[:, None] * width + np.arange(p.shape[1]) * num_bins + bin_index(p.ravel(), edges).reshape(p.shape)
         sums = np.bincount(column.ravel(), residual.ravel(), number * width).reshape(number, width)
         total += abs(copies @ sums).sum(1)
-    return total / rows.num_classes
+    return total / samples.num_classes
 
 
 def aurc_influence(certainty: Array, wrong: Array, weight: Array) -> tuple[float, Array, Array]:

@@ -235,6 +235,5 @@ def _sum_error(row: int, total: int, nonzero: int, num_classes: int, decimals: i
         rule,
         row,
         f"sums to {total / one:.6g}, but must lie between {low:.6g} and {high:.6g}; write the probabilities with more "
-        "decimals. If they belong to a multi-label problem, pass task='multilabel', in the command line --task "
-        "multilabel",
+        "decimals. If they belong to a multi-label problem, pass task='multilabel'",
     )

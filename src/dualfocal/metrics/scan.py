@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.metrics.cells import ROUNDING, BinStats, Floats, bin_index, equal_edges, tally
-from dualfocal.metrics.rows import FEW_CLASSES, RowError, Rows, check_logits
-from dualfocal.metrics.rows import ROUNDING as PROBABILITY_ROUNDING
+from dualfocal.metrics.samples import FEW_CLASSES, RowError, Samples, check_logits
+from dualfocal.metrics.samples import ROUNDING as PROBABILITY_ROUNDING
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements per tile
 BLOCK = 1 << 14  # minimum number of rows whose numbers are computed together
@@ -28,9 +28,9 @@ SAME = 1e-9  # relative tolerance of equal weights
 class Scan:
     """Result of :func:`scan`: numbers of each row, ``(N,)`` each, and the bins of the classes."""
 
-    confidence: Floats  # of the predicted class, or of class 1 if rows.positive
+    confidence: Floats  # of the predicted class, or of class 1 if samples.positive
     correct: NDArray[np.bool_]  # whether that class is the true class
-    certainty: Floats  # confidence of the predicted class, also if rows.positive
+    certainty: Floats  # confidence of the predicted class, also if samples.positive
     right: NDArray[np.bool_]  # whether the predicted class is the true class; of several largest values, the first
     predicted: NDArray[np.int64]  # the predicted class
     weight: Floats | None  # weight of each row, with mean 1; None: all rows count the same
@@ -39,7 +39,7 @@ class Scan:
     dtype: torch.dtype  # precision of the caller's values, to which edges are rounded
     # Empty unless requested:
     nll: Floats  # -log p of the true class
-    brier: Floats  # sum_c (p_c - y_c)^2; (p_1 - y)^2 if rows.positive
+    brier: Floats  # sum_c (p_c - y_c)^2; (p_1 - y)^2 if samples.positive
     classes: BinStats | None = None  # (C, 2, B): by class, by whether the row is predicted as the class, by bin of p
 
     def bins(self, num_bins: int) -> BinStats:
@@ -55,33 +55,35 @@ class Scan:
 
 
 def scan(
-    rows: Rows, *, num_bins: int = 15, scores: bool = False, classwise: bool = False, as_given: bool = False
+    samples: Samples, *, num_bins: int = 15, scores: bool = False, classwise: bool = False, as_given: bool = False
 ) -> Scan:
-    """Check the values of all rows and compute what the metrics need, in one pass.
+    """Check the values of all samples and compute what the metrics need, in one pass.
 
     Args:
-        rows: the predictions.
+        samples: the predictions and targets.
         num_bins: number of bins of each class.
         scores: whether to compute NLL and Brier score.
-        classwise: whether to compute the bins of the classes.
+        classwise: whether to compute the bins of the classes, unless only confidences are known.
         as_given: whether to round confidences to the dtype of the values, like code that computes in that dtype.
 
     Raises:
         ValueError: a row holds NaN, an infinite maximum, or invalid probabilities.
     """
-    return _TiledScan(rows, num_bins, scores=scores, classwise=classwise, as_given=as_given).run()
+    classwise = classwise and not samples.confidence_only
+    return _TiledScan(samples, num_bins, scores=scores, classwise=classwise, as_given=as_given).run()
 
 
-def label_weights(rows: Rows) -> Tensor | None:
+def label_weights(samples: Samples) -> Tensor | None:
     """Return the weight of each class, ``(C,)``, if the weights depend on the label alone, or None.
 
     None also if a class has fewer than two samples: what its weight is cannot be seen.
     """
-    if rows.weight is None or int(torch.bincount(rows.target, minlength=rows.num_classes).min()) < 2:
+    if samples.weight is None or int(torch.bincount(samples.target, minlength=samples.num_classes).min()) < 2:
         return None
-    start = rows.weight.new_zeros(rows.num_classes)
+    start = samples.weight.new_zeros(samples.num_classes)
     low, high = (
-        start.scatter_reduce(0, rows.target, rows.weight, reduce, include_self=False) for reduce in ("amin", "amax")
+        start.scatter_reduce(0, samples.target, samples.weight, reduce, include_self=False)
+        for reduce in ("amin", "amax")
     )
     return high if bool((high - low <= SAME * high).all()) else None
 
@@ -90,7 +92,7 @@ class _Columns(NamedTuple):
     """Numbers of each row, ``(N,)`` float64: tensors during the scan, then numpy arrays."""
 
     certainty: Any  # probability of the predicted class
-    one: Any  # probability of class 1, if rows.positive
+    one: Any  # probability of class 1, if samples.positive
     target: Any  # probability of the true class
     nll: Any
     brier: Any
@@ -141,20 +143,20 @@ class _TiledScan:
     tile would be slow.
     """
 
-    def __init__(self, rows: Rows, num_bins: int, *, scores: bool, classwise: bool, as_given: bool) -> None:
-        self.rows, self.scores, self.as_given = rows, scores, as_given
-        n, device = len(rows), rows.values.device
-        self.dim = 0 if rows.values.is_cpu and rows.num_classes < FEW_CLASSES else 1
-        self.step = max(1, (TILE_CPU if rows.values.is_cpu else TILE_DEVICE) // rows.num_classes)
-        self.by_label = label_weights(rows)
-        self.cells = _ClassCells(rows, num_bins, self.dim, self.by_label) if classwise else None
-        self.buffer = torch.empty(min(self.step, n) * rows.num_classes, dtype=torch.float64, device=device)
+    def __init__(self, samples: Samples, num_bins: int, *, scores: bool, classwise: bool, as_given: bool) -> None:
+        self.samples, self.scores, self.as_given = samples, scores, as_given
+        n, device = len(samples), samples.values.device
+        self.dim = 0 if samples.values.is_cpu and samples.num_classes < FEW_CLASSES else 1
+        self.step = max(1, (TILE_CPU if samples.values.is_cpu else TILE_DEVICE) // samples.num_classes)
+        self.by_label = label_weights(samples)
+        self.cells = _ClassCells(samples, num_bins, self.dim, self.by_label) if classwise else None
+        self.buffer = torch.empty(min(self.step, n) * samples.num_classes, dtype=torch.float64, device=device)
         self.scratch = torch.empty_like(self.buffer) if scores or classwise else self.buffer
         self.columns = _Columns(*torch.empty(len(_Columns._fields), n, dtype=torch.float64, device=device))
         self.predicted = torch.empty(n, dtype=torch.int64, device=device)
 
     def run(self) -> Scan:
-        rows, n = self.rows, len(self.rows)
+        samples, n = self.samples, len(self.samples)
         block = self.step * max(1, BLOCK // self.step)
         for start in range(0, n, block):
             end = min(start + block, n)
@@ -164,21 +166,22 @@ class _TiledScan:
             if self.cells is not None:
                 self.cells.flush()
         columns = _Columns(*(column.cpu().numpy() for column in self.columns))
-        predicted, target = self.predicted.cpu().numpy(), rows.target.cpu().numpy()
+        predicted, target = self.predicted.cpu().numpy(), samples.target.cpu().numpy()
         right = predicted == target
         noise = None
         if self.by_label is not None:
-            noise = columns.noise_of_one if rows.positive else columns.noise
+            noise = columns.noise_of_one if samples.positive else columns.noise
+        confidence, correct = (columns.one, target == 1) if samples.positive else (columns.certainty, right)
         return Scan(
-            confidence=columns.one if rows.positive else columns.certainty,
-            correct=target == 1 if rows.positive else right,
-            certainty=columns.certainty,
-            right=right,
+            confidence=confidence,
+            correct=correct,
+            certainty=confidence if samples.confidence_only else columns.certainty,
+            right=correct if samples.confidence_only else right,
             predicted=predicted,
-            weight=None if rows.weight is None else rows.weight.cpu().numpy(),
+            weight=None if samples.weight is None else samples.weight.cpu().numpy(),
             noise=noise,
-            cluster=None if rows.cluster is None else rows.cluster.cpu().numpy(),
-            dtype=rows.dtype,
+            cluster=None if samples.cluster is None else samples.cluster.cpu().numpy(),
+            dtype=samples.dtype,
             nll=columns.nll if self.scores else np.empty(0),
             brier=columns.brier if self.scores else np.empty(0),
             classes=None if self.cells is None else self.cells.finish(target, predicted, columns),
@@ -186,13 +189,13 @@ class _TiledScan:
 
     def _read_tile(self, here: slice, columns: "_Columns") -> None:
         """Compute the numbers of the rows of a tile, and add it to the bins of the classes."""
-        rows, dim = self.rows, self.dim
-        values, target = rows.values[here], rows.target[here]
-        tile = self.buffer[: values.numel()].view((rows.num_classes, -1) if dim == 0 else values.shape)
+        samples, dim = self.samples, self.dim
+        values, target = samples.values[here], samples.target[here]
+        tile = self.buffer[: values.numel()].view((samples.num_classes, -1) if dim == 0 else values.shape)
         tile.copy_(values.T if dim == 0 else values)
         peak, predicted = _largest(values, tile, dim)
         self.predicted[here] = predicted
-        if rows.input == "logits":
+        if samples.input == "logits":
             check_logits(peak, here.start)
             target_value = tile.gather(dim, target.unsqueeze(dim)).squeeze(dim) if self.scores else None
             tile.sub_(peak.unsqueeze(dim)).exp_()
@@ -205,20 +208,20 @@ class _TiledScan:
             _check_probabilities(tile, peak, dim, here.start)
             torch.clamp_max(peak, 1.0, out=columns.certainty)
         torch.gather(tile, dim, target.unsqueeze(dim), out=columns.target.unsqueeze(dim))
-        if rows.input == "probs" and self.scores:
+        if samples.input == "probs" and self.scores:
             torch.neg(columns.target.log(), out=columns.nll)
-        if rows.positive:
+        if samples.positive:
             torch.clamp_max(tile.select(dim, 1), 1.0, out=columns.one)
         if self.as_given:
             for column in (columns.certainty, columns.one):
                 column.copy_(column.to(values.dtype))
-        weights = None if rows.weight is None else _Noise(rows.weight[here], self.by_label, tile, dim)
+        weights = None if samples.weight is None else _Noise(samples.weight[here], self.by_label, tile, dim)
         if weights is not None:
             columns.noise.copy_(weights.of(columns.certainty, slice(None), predicted))
             columns.noise_of_one.copy_(weights.of(columns.one, slice(None), torch.ones_like(predicted)))
         if self.scores or self.cells is not None:
             squares = torch.mul(tile, tile, out=self.scratch[: tile.numel()].view_as(tile))
-            if rows.positive:
+            if samples.positive:
                 torch.square(columns.one - target, out=columns.brier)
             else:
                 total = _sum_classes(squares, dim)
@@ -235,12 +238,12 @@ class _ClassCells:
     up.
     """
 
-    def __init__(self, rows: Rows, num_bins: int, dim: int, by_label: Tensor | None) -> None:
-        self.rows, self.dim, self.num_bins, self.by_label = rows, dim, num_bins, by_label
-        self.edges = equal_edges(num_bins, rows.dtype)
+    def __init__(self, samples: Samples, num_bins: int, dim: int, by_label: Tensor | None) -> None:
+        self.samples, self.dim, self.num_bins, self.by_label = samples, dim, num_bins, by_label
+        self.edges = equal_edges(num_bins, samples.dtype)
         self.first = float(self.edges[1]) + ROUNDING if num_bins > 1 else math.inf  # a probability can be 1.0000001
-        self.sums = np.zeros((4, rows.num_classes * num_bins))  # count, confidence, variance, squares
-        self.totals = np.zeros((2, rows.num_classes))  # confidence and variance of all rows, by class
+        self.sums = np.zeros((4, samples.num_classes * num_bins))  # count, confidence, variance, squares
+        self.totals = np.zeros((2, samples.num_classes))  # confidence and variance of all rows, by class
         self.waiting: list[list[NDArray[Any]]] = []  # class, p, weight, variance, square of entries
 
     def add(self, p: Tensor, squares: Tensor, weights: _Noise | None) -> None:
@@ -272,8 +275,8 @@ class _ClassCells:
 
     def finish(self, target: NDArray[np.int64], predicted: NDArray[np.int64], columns: "_Columns") -> BinStats:
         """Return the bins of all rows added so far, ``(C, 2, B)``."""
-        rows, shape = self.rows, (self.rows.num_classes, self.num_bins)
-        weight = np.ones(len(target)) if rows.weight is None else rows.weight.cpu().numpy()
+        samples, shape = self.samples, (self.samples.num_classes, self.num_bins)
+        weight = np.ones(len(target)) if samples.weight is None else samples.weight.cpu().numpy()
         # If weights depend on the label alone, a drawn label has the weight of its class.
         by_label = None if self.by_label is None else self.by_label.cpu().numpy()
         square = (weight**2).sum() if by_label is None else weight.sum() * by_label
@@ -294,7 +297,7 @@ class _ClassCells:
         terms = {
             "count": weight,
             "confidence": weight * p,
-            "variance": p * (1 - p) if rows.weight is None else columns.noise,
+            "variance": p * (1 - p) if samples.weight is None else columns.noise,
             "squares": weight**2 if by_label is None else weight * by_label[predicted],
             "correct": weight * right,
             "correct_squares": weight**2 * right,
@@ -345,8 +348,7 @@ def _check_probabilities(tile: Tensor, peak: Tensor, dim: int, start: int) -> No
         row = int((~good).nonzero()[0])
         scores = bool((lowest[row] >= 0) & (peak[row] <= 1 + PROBABILITY_ROUNDING))
         question = (
-            "are these probabilities of a multi-label problem? Then pass task='multilabel', in the command line --task "
-            "multilabel"
+            "are these probabilities of a multi-label problem? Then pass task='multilabel'"
             if scores
             else "are these logits?"
         )

@@ -1,6 +1,6 @@
 """Scores without bins: error rate, negative log-likelihood, Brier score, AURC, out-of-distribution AUROC."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.auroc import placements
 from dualfocal.metrics.cells import BinStats
 from dualfocal.metrics.ranking import TIE, RiskCoverage
-from dualfocal.metrics.rows import Rows, as_rows
+from dualfocal.metrics.samples import SampleOptions, Samples, as_samples
 from dualfocal.metrics.scan import scan
 
 LEAST = 1e-300
@@ -29,13 +29,9 @@ class BrierDecomposition(NamedTuple):
 
 
 def error_rate(
-    logits: Array,
-    target: Array,
-    *,
-    input: str | None = None,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    sample_weight: Array | None = None,
+    logits: Array | Samples,
+    target: Array | None = None,
+    **options: Unpack[SampleOptions],
 ) -> float:
     """Error rate: the share of samples whose predicted class is not the target. Ties go to the first class.
 
@@ -45,19 +41,14 @@ def error_rate(
     >>> error_rate(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0]))
     0.5
     """
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    stats = scan(rows)
+    stats = scan(as_samples(logits, target, options))
     return 1 - stats.mean(stats.right)
 
 
 def nll(
-    logits: Array,
-    target: Array,
-    *,
-    input: str | None = None,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    sample_weight: Array | None = None,
+    logits: Array | Samples,
+    target: Array | None = None,
+    **options: Unpack[SampleOptions],
 ) -> float:
     r"""Mean negative log-likelihood of the targets, in nats; infinite if a target has probability 0.
 
@@ -69,20 +60,18 @@ def nll(
     >>> round(nll(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0])), 4)
     1.6809
     """
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    stats = scan(rows, scores=True)
+    samples = as_samples(logits, target, options)
+    samples.check_classes("nll")
+    stats = scan(samples, scores=True)
     return stats.mean(stats.nll)
 
 
 def brier_score(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
     root: bool = False,
-    input: str | None = None,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    sample_weight: Array | None = None,
+    **options: Unpack[SampleOptions],
 ) -> float:
     r"""Brier score, from 0 to 2; with ``root`` its square root (RBS of Gruber et al.).
 
@@ -96,20 +85,19 @@ def brier_score(
     >>> round(brier_score(probs, torch.tensor([0, 1]), input="probs"), 3)
     0.05
     """
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    stats = scan(rows, scores=True)
+    samples = as_samples(logits, target, options)
+    samples.check_classes("brier_score")
+    stats = scan(samples, scores=True)
     score = stats.mean(stats.brier)
     return float(score**0.5) if root else score
 
 
 def brier_decomposition(
-    logits: Array,
-    target: Array,
+    logits: Array | Samples,
+    target: Array | None = None,
     *,
-    input: str | None = None,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    sample_weight: Array | None = None,
+    **options: Unpack[SampleOptions],
 ) -> BrierDecomposition:
     """Decompose the Brier score into calibration and refinement, over the classwise bins.
 
@@ -121,20 +109,17 @@ def brier_decomposition(
     >>> [round(part, 3) for part in parts[:3]]
     [0.42, 0.17, 0.25]
     """
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, sample_weight=sample_weight)
-    stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
+    samples = as_samples(logits, target, options)
+    samples.check_classes("brier_decomposition")
+    stats = scan(samples, num_bins=num_bins, scores=True, classwise=True)
     assert stats.classes is not None
     return decompose(stats.mean(stats.brier), stats.classes.sum(1))
 
 
 def aurc(
-    logits: Array,
-    target: Array,
-    *,
-    input: str | None = None,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    sample_weight: Array | None = None,
+    logits: Array | Samples,
+    target: Array | None = None,
+    **options: Unpack[SampleOptions],
 ) -> float:
     r"""Area under the risk-coverage curve: mean over k of the error among the k most confident samples.
 
@@ -149,8 +134,7 @@ def aurc(
     >>> round(aurc(probs, torch.tensor([0, 0, 1]), input="probs"), 4)
     0.1111
     """
-    rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary, sample_weight=sample_weight)
-    stats = scan(rows)
+    stats = scan(as_samples(logits, target, options))
     return RiskCoverage.from_confidence(stats.certainty, stats.right, stats.weight).area()
 
 
@@ -192,13 +176,13 @@ def decompose(score: float, bins: BinStats) -> BrierDecomposition:
     return BrierDecomposition(score, calibration, refinement, score - calibration - refinement)
 
 
-def uncertainty(rows: Rows, score: str) -> Tensor:
+def uncertainty(samples: Samples, score: str) -> Tensor:
     """Return an uncertainty of each row: its ``"entropy"``, or with ``"max_prob"`` one that falls with the confidence.
 
     The values of the rows must have been checked by :func:`~dualfocal.metrics.scan.scan`.
     """
-    of_values = _uncertainty_of_logits if rows.input == "logits" else _uncertainty_of_probabilities
-    parts = torch.split(rows.values, max(1, (1 << 20) // rows.num_classes))
+    of_values = _uncertainty_of_logits if samples.input == "logits" else _uncertainty_of_probabilities
+    parts = torch.split(samples.values, max(1, (1 << 20) // samples.num_classes))
     return torch.cat([of_values(part.to(wide_dtype(part)), score) for part in parts])
 
 
@@ -215,10 +199,9 @@ def _uncertainty(values: Array, input: str | None, score: str) -> Tensor:
     tensor = as_tensor("logits", values)
     if tensor.ndim < 2:
         raise ValueError(f"logits must have shape (N, C) or (N, C, d1, ...), got {tuple(tensor.shape)}")
-    labels = torch.zeros(tensor.shape[:1] + tensor.shape[2:], dtype=torch.int64, device=tensor.device)
-    rows = as_rows(tensor, labels, input=input)
-    scan(rows)  # checks the values
-    return uncertainty(rows, score)
+    samples = Samples.from_arrays(tensor, None, input=input)
+    scan(samples)  # checks the values
+    return uncertainty(samples, score)
 
 
 def _uncertainty_of_logits(z: Tensor, score: str) -> Tensor:

@@ -12,15 +12,15 @@ from typing import Any, Self
 import numpy as np
 
 from dualfocal.checks import check_count, check_level
-from dualfocal.metrics.arrays import Array, as_tensor, class_targets, names_of_classes
+from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.cells import SUMS, BinStats, Floats, check_edges
-from dualfocal.metrics.cluster_sums import ClusterSums, Name, check_clusters, names_and_codes, with_clusters
+from dualfocal.metrics.cluster_sums import ClusterSums, check_clusters, names_and_codes, with_clusters
 from dualfocal.metrics.draws import Settings
 from dualfocal.metrics.evaluation import Summary
 from dualfocal.metrics.ranking import NUM_FINE, RiskCoverage, adaptive_bins_of, fine_sums
 from dualfocal.metrics.result import Evaluation, check_schema
 from dualfocal.metrics.rounding import Rounding
-from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.units import unit_sums
 from dualfocal.tables import quantity
@@ -107,27 +107,26 @@ class CalibrationSums:
             IndexError: a target is not a class index.
         """
         check_count("num_bins", num_bins)
-        confidence_only = input == "confidence"
-        if confidence_only:  # calibrated like the probability of class 1, which is "the prediction is right"
-            input, binary = "probs", "positive"
         target = as_tensor("target", class_targets(logits, target, class_names))
-        rows = as_rows(logits, target, input=input, ignore_index=ignore_index, binary=binary)
-        stats = scan(rows, num_bins=num_bins, scores=True, classwise=not confidence_only)
-        names: list[Name] | None = None
-        keys: tuple[Name, ...] = ()
+        samples = Samples.from_arrays(
+            logits, target, input=input, ignore_index=ignore_index, binary=binary, class_names=class_names
+        )
+        stats = scan(samples, num_bins=num_bins, scores=True, classwise=True)
+        sums = None
         if clusters is not None:
             names, codes = names_and_codes(clusters, tuple(target.shape))
-            kept = (target != ignore_index).reshape(-1).cpu().numpy()
-            names, keys, stats = with_clusters(stats, names, codes[kept])
-        sums = cls._of(
+            codes = codes if samples.index is None else codes[samples.index.cpu().numpy()]
+            names, keys, stats = with_clusters(stats, names, codes)
+            sums = ClusterSums.of(names, keys, unit_sums(stats, stats.bins(num_bins), samples=samples))
+        result = cls._of(
             stats,
             num_bins,
-            None if names is None else ClusterSums.of(names, keys, unit_sums(stats, stats.bins(num_bins), rows=rows)),
-            confidence_only=confidence_only,
-            positive=rows.positive and not confidence_only,
-            class_names=None if confidence_only else names_of_classes(logits, class_names),
+            sums,
+            confidence_only=samples.confidence_only,
+            positive=samples.positive and not samples.confidence_only,
+            class_names=samples.class_names,
         )
-        return replace(sums, rounding=rows.rounding)
+        return replace(result, rounding=samples.rounding)
 
     @classmethod
     def from_confidences(

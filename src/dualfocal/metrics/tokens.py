@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from dualfocal.checks import check_count
-from dualfocal.metrics._several import tracked
 from dualfocal.metrics.arrays import Array, as_tensor
 from dualfocal.metrics.draws import Settings
 from dualfocal.metrics.groups import GroupEvaluation, group_headings, group_row
 from dualfocal.metrics.inference_result import SIGNIFICANCE, holm
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.result import Evaluation, check_schema, finite, inference_of
+from dualfocal.metrics.several import tracked
 from dualfocal.metrics.sums import CalibrationSums
 from dualfocal.tables import Table, quantity
 
@@ -121,23 +121,6 @@ class TokenEvaluation(Printed):
             "by_position": [group.to_dict() for group in self.by_position],
             "omitted": list(self.omitted),
         }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read the output of :meth:`to_dict`.
-
-        Raises:
-            ValueError: the content has another schema.
-            KeyError: an entry is missing.
-        """
-        check_schema("a token evaluation", content, SCHEMA)
-
-        return cls(
-            Evaluation.from_dict(content["evaluation"]),
-            tuple(map(GroupEvaluation.from_dict, content["by_frequency"])),
-            tuple(map(GroupEvaluation.from_dict, content["by_position"])),
-            tuple(content["omitted"]),
-        )
 
 
 class TokenConfidences:

@@ -17,7 +17,7 @@ from dualfocal._tensors import class_indices
 from dualfocal.checks import check_choice, check_count
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.cells import BinStats, equal_edges
-from dualfocal.metrics.rows import BINARY, INPUTS, Rows, as_rows
+from dualfocal.metrics.samples import BINARY, INPUTS, Samples
 from dualfocal.metrics.scan import scan
 
 if TYPE_CHECKING:
@@ -56,11 +56,14 @@ class _Streaming(Metric):
         """Add a batch of predictions and targets, see :func:`~dualfocal.metrics.ece`."""
         target = as_tensor("target", class_targets(logits, target))
         if not bool((class_indices(target) == self.ignore_index).all()):  # long: -100 would wrap around in uint8
-            rows = as_rows(logits, target, input=self.input, ignore_index=self.ignore_index, binary=self.binary)
-            self._add(rows)
+            self._add(
+                Samples.from_arrays(
+                    logits, target, input=self.input, ignore_index=self.ignore_index, binary=self.binary
+                )
+            )
 
     @abstractmethod
-    def _add(self, rows: Rows) -> None:
+    def _add(self, samples: Samples) -> None:
         """Add the samples of a batch to the state."""
 
     def plot(
@@ -102,10 +105,10 @@ class _Binned(_Streaming):
         return BinStats(count, confidence, correct, nothing, count, correct, equal_edges(self.num_bins))
 
     @abstractmethod
-    def _bin(self, rows: Rows) -> BinStats: ...
+    def _bin(self, samples: Samples) -> BinStats: ...
 
-    def _add(self, rows: Rows) -> None:
-        bins = self._bin(rows)
+    def _add(self, samples: Samples) -> None:
+        bins = self._bin(samples)
         for name in STATES:
             state = getattr(self, name)
             setattr(self, name, state + torch.from_numpy(getattr(bins, name)).to(state.device))
@@ -144,8 +147,8 @@ class ExpectedCalibrationError(_Binned):
     ) -> None:
         super().__init__(num_bins=num_bins, input=input, ignore_index=ignore_index, binary=binary, **kwargs)
 
-    def _bin(self, rows: Rows) -> BinStats:
-        return scan(rows).bins(self.num_bins)
+    def _bin(self, samples: Samples) -> BinStats:
+        return scan(samples).bins(self.num_bins)
 
     def compute(self) -> Tensor:
         """Return the error of all samples so far, of all processes; NaN without samples."""
@@ -184,10 +187,10 @@ class ClasswiseCalibrationError(_Binned):
         super().__init__(num_classes, num_bins=num_bins, input=input, ignore_index=ignore_index, **kwargs)
         self.num_classes = num_classes
 
-    def _bin(self, rows: Rows) -> BinStats:
-        if rows.num_classes != self.num_classes:
-            raise ValueError(f"num_classes is {self.num_classes}, but a batch has {rows.num_classes} classes")
-        classes = scan(rows, num_bins=self.num_bins, classwise=True).classes
+    def _bin(self, samples: Samples) -> BinStats:
+        if samples.num_classes != self.num_classes:
+            raise ValueError(f"num_classes is {self.num_classes}, but a batch has {samples.num_classes} classes")
+        classes = scan(samples, num_bins=self.num_bins, classwise=True).classes
         assert classes is not None
         return classes.sum(1)
 
@@ -231,9 +234,9 @@ class BrierScore(_Streaming):
         for name in ("count", "total"):
             self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
-    def _add(self, rows: Rows) -> None:
-        self.total = self.total + float(scan(rows, scores=True).brier.sum())
-        self.count = self.count + len(rows)
+    def _add(self, samples: Samples) -> None:
+        self.total = self.total + float(scan(samples, scores=True).brier.sum())
+        self.count = self.count + len(samples)
 
     def compute(self) -> Tensor:
         """Return the score of all samples so far, of all processes; NaN without samples."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dualfocal.metrics.cells import BinStats, Floats, bin_index, tally
 from dualfocal.metrics.inference_result import ClusterSummary
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import Scan
 
 MOST_UNITS = 4096  # with more clusters, random groups of them are one unit: their sums have the same variance
@@ -79,7 +79,7 @@ class UnitSums:
 
 
 def unit_sums(
-    stats: Scan, bins: BinStats, *, rows: Rows | None = None, adaptive: BinStats | None = None, seed: int = 0
+    stats: Scan, bins: BinStats, *, samples: Samples | None = None, adaptive: BinStats | None = None, seed: int = 0
 ) -> UnitSums:
     """Sum rows by their clusters; without clusters, each row is one.
 
@@ -116,26 +116,26 @@ def unit_sums(
         size=size,
         number=number,
         moments=np.array([float((weight**2 * x).sum()) for x in (np.ones(n), residual, residual**2)]),
-        class_gaps=None if rows is None else _class_gaps_of_rows(rows, stats, unit, bins.edges),
+        class_gaps=None if samples is None else _class_gaps_of_rows(samples, stats, unit, bins.edges),
         totals=(tally(cluster, weight * residual, number), tally(cluster, weight, number)),
         adaptive=equal_mass,
     )
 
 
-def _class_gaps_of_rows(rows: Rows, stats: Scan, unit: NDArray[np.int64], edges: Floats) -> ClassGaps:
+def _class_gaps_of_rows(samples: Samples, stats: Scan, unit: NDArray[np.int64], edges: Floats) -> ClassGaps:
     """Return a function that sums the residuals of some classes by unit, which reads the rows again."""
-    values, number, width = rows.values, int(unit.max()) + 1, len(edges)
+    values, number, width = samples.values, int(unit.max()) + 1, len(edges)
     normaliser = torch.cat([part.double().logsumexp(1) for part in torch.split(values, 1 << 14)])[:, None]
-    if rows.input == "probs":
+    if samples.input == "probs":
         normaliser = torch.zeros_like(normaliser)
 
     def class_gaps(part: slice) -> Floats:
         p = values[:, part].double()
-        p = (p - normaliser).exp_() if rows.input == "logits" else p
+        p = (p - normaliser).exp_() if samples.input == "logits" else p
         p_of = p.cpu().numpy()
-        classes = np.arange(rows.num_classes)[part]
+        classes = np.arange(samples.num_classes)[part]
         first = int(classes[0])
-        residual = p_of - (rows.target.cpu().numpy()[:, None] == classes)
+        residual = p_of - (samples.target.cpu().numpy()[:, None] == classes)
         if stats.weight is not None:
             residual *= stats.weight[:, None]
         index = bin_index(p_of.ravel(), edges).reshape(p_of.shape) + width * (classes - first)

@@ -1,6 +1,7 @@
 """Reliability diagrams without bins (CORP): an isotonic fit of accuracy over confidence."""
 
 from collections.abc import Mapping
+from typing import Unpack
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,7 +10,8 @@ from matplotlib.patches import Rectangle
 
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.corp import Corp, corp
-from dualfocal.plots.panels import SIZE, Density, axis_end, axis_names, histogram, panels, required, unit_square
+from dualfocal.metrics.samples import SampleOptions, Samples
+from dualfocal.plots.panels import SIZE, Density, axis_end, axis_names, histogram, panels, unit_square
 from dualfocal.plots.style import BLUE, GREY, axes_or_new
 
 SHARE = 0.99  # of the samples that the axes show at least
@@ -17,27 +19,24 @@ TOP = 1.2  # upper end of the axis, above three lines of text
 
 
 def corp_diagram(
-    data: Corp | Array,
+    data: Corp | Samples | Array,
     target: Array | None = None,
     *,
-    input: str | None = None,
-    ignore_index: int = -100,
-    binary: str | None = None,
     draws: int = 500,
     seed: int = 0,
     ax: Axes | None = None,
+    **options: Unpack[SampleOptions],
 ) -> Axes:
     """Draw accuracy over confidence without bins (CORP): an isotonic fit, and the band of fits of calibrated models.
 
     Args:
-        data: the result of :func:`~dualfocal.metrics.corp.corp`; or logits, see :func:`~dualfocal.metrics.ece`.
-        target: class indices; only with logits.
-        input: see :func:`~dualfocal.metrics.ece`; only with logits.
-        ignore_index: see :func:`~dualfocal.metrics.ece`; only with logits.
-        binary: see :func:`~dualfocal.metrics.ece`; only with logits.
-        draws: number of draws of the band, at least 100; only with logits.
-        seed: seed of the draws; only with logits.
+        data: the result of :func:`~dualfocal.metrics.corp.corp`; or predictions, or
+            :class:`~dualfocal.metrics.Samples`.
+        target: class indices; only with predictions.
+        draws: number of draws of the band, at least 100; not with a result.
+        seed: seed of the draws; not with a result.
         ax: axes to draw on; None: those of a new figure.
+        **options: see :func:`~dualfocal.metrics.corp.corp`.
 
     Returns:
         The axes.
@@ -49,8 +48,7 @@ def corp_diagram(
     'accuracy by isotonic fit'
     """
     if not isinstance(data, Corp):
-        target = required(target)
-        data = corp(data, target, input=input, ignore_index=ignore_index, binary=binary, draws=draws, seed=seed)
+        data = corp(data, target, draws=draws, seed=seed, **options)
     elif target is not None:
         raise TypeError("a Corp has its own target; pass axes as ax=")
     with axes_or_new(ax, SIZE, legend=1) as axis:

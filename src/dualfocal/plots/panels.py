@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dualfocal.metrics import Evaluation
-from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.corp import Corp
 from dualfocal.plots.style import GREY, NotebookFigure, check_named, legend_below, plain, styled, tidy
 
@@ -25,13 +24,6 @@ HALVES, FIFTHS = np.linspace(0, 1, 3), np.linspace(0, 1, 6)  # ticks
 Floats = NDArray[np.float64]
 Density = tuple[Floats, Floats]  # bin edges, and number, or weight, of the samples per bin
 Diagram = TypeVar("Diagram", Evaluation, Corp)
-
-
-def required(target: Array | None) -> Array:
-    """Return the target, or raise a TypeError if there is none."""
-    if target is None:
-        raise TypeError("a diagram of logits needs target")
-    return target
 
 
 def axis_names(diagram: Evaluation | Corp) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualfocal.metrics import BinStats, Corp, Evaluation, corp
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import scan
 
 Floats = NDArray[np.float64]
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 ROUNDING = 1e-9  # of sums of weights, relative to their total
 
 
-class Samples(NamedTuple):
+class Outcomes(NamedTuple):
     """What diagrams need that an evaluation does not keep."""
 
     confidence: Floats  # (N,)
@@ -23,9 +23,9 @@ class Samples(NamedTuple):
     weight: Floats | None = None  # (N,)
 
     @classmethod
-    def from_rows(cls, rows: Rows) -> Self:
-        """Return the confidence of each row, and whether its prediction is right."""
-        stats = scan(rows)
+    def from_samples(cls, samples: Samples) -> Self:
+        """Return the confidence of each sample, and whether its prediction is right."""
+        stats = scan(samples)
         return cls(stats.confidence, stats.correct, stats.weight)
 
     def corp(self, *, positive: bool, seed: int = 0) -> Corp:
@@ -36,7 +36,7 @@ class Samples(NamedTuple):
     def quantile_edges(self, num_bins: int) -> Floats:
         """Return the edges of bins ``(lo, hi]`` of equal mass, from 0 to 1; equal confidences share a bin.
 
-        >>> Samples(np.array([0.1, 0.2, 0.2, 0.2, 0.3, 0.9]), np.ones(6, bool)).quantile_edges(3)
+        >>> Outcomes(np.array([0.1, 0.2, 0.2, 0.2, 0.3, 0.9]), np.ones(6, bool)).quantile_edges(3)
         array([0. , 0.2, 0.3, 1. ])
         """
         values, index = np.unique(self.confidence, return_inverse=True)
@@ -50,14 +50,14 @@ class Samples(NamedTuple):
 class QuantileEvaluation(Evaluation):
     """An evaluation whose ``bins`` hold equally many samples: those of its adaptive ECE."""
 
-    samples: Samples
+    outcomes: Outcomes
 
     @classmethod
-    def of(cls, evaluation: Evaluation, samples: Samples) -> Self:
+    def of(cls, evaluation: Evaluation, outcomes: Outcomes) -> Self:
         """Return the evaluation with these bins."""
-        confidence, correct, weight = samples
-        edges = samples.quantile_edges(evaluation.num_bins)
+        confidence, correct, weight = outcomes
+        edges = outcomes.quantile_edges(evaluation.num_bins)
         bins = BinStats.from_confidence(confidence, correct, edges=edges, sample_weight=weight)
         # The outer bins end at the lowest and the highest confidence.
         shown = replace(bins, edges=edges.clip(confidence.min(), confidence.max()))
-        return cls(**{**vars(evaluation), "bins": shown}, samples=samples)
+        return cls(**{**vars(evaluation), "bins": shown}, outcomes=outcomes)

@@ -1,7 +1,7 @@
 """Reliability diagrams: accuracy over confidence in bins, and the range of a calibrated model."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +12,7 @@ from dualfocal.checks import check_choice
 from dualfocal.metrics import Evaluation, evaluate
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.samples import SampleOptions, Samples, as_samples
 from dualfocal.plots.panels import (
     SIZE,
     Density,
@@ -21,10 +21,9 @@ from dualfocal.plots.panels import (
     axis_names,
     histogram,
     panels,
-    required,
     unit_square,
 )
-from dualfocal.plots.quantiles import QuantileEvaluation, Samples
+from dualfocal.plots.quantiles import Outcomes, QuantileEvaluation
 from dualfocal.plots.style import BLUE, DARK_GREY, VERMILION, axes_or_new
 
 __all__ = ["LEVEL", "chance_range", "draw_reliability", "reliability_diagram", "reliability_figure"]
@@ -51,32 +50,26 @@ def chance_range(count: NDArray[np.int64], confidence: Floats, level: float = LE
 
 
 def reliability_diagram(
-    data: Evaluation | Array,
+    data: Evaluation | Samples | Array,
     target: Array | None = None,
     *,
-    input: str | None = None,
     num_bins: int = 15,
-    ignore_index: int = -100,
-    binary: str | None = None,
-    sample_weight: Array | None = None,
     strategy: str = "uniform",
     ax: Axes | None = None,
+    **options: Unpack[SampleOptions],
 ) -> Axes:
     """Draw accuracy over confidence, in bins: accuracy, its gap to the confidence, and the range of a calibrated model.
 
     Args:
-        data: an :class:`~dualfocal.Evaluation`, whose noise floor is shown if it has one; or logits, see
-            :func:`~dualfocal.metrics.ece`.
-        target: class indices; only with logits.
-        input: see :func:`~dualfocal.metrics.ece`; only with logits.
-        num_bins: number of bins; only with logits.
-        ignore_index: see :func:`~dualfocal.metrics.ece`; only with logits.
-        binary: see :func:`~dualfocal.metrics.ece`; only with logits.
-        sample_weight: see :func:`~dualfocal.metrics.evaluate`; only with logits.
+        data: an :class:`~dualfocal.Evaluation`, whose noise floor is shown if it has one; or predictions, or
+            :class:`~dualfocal.metrics.Samples`.
+        target: class indices; only with predictions.
+        num_bins: number of bins; not with an evaluation.
         strategy: ``"uniform"`` for bins of equal width, or ``"quantile"`` for bins with equally many samples, those of
-            the adaptive ECE, which is then shown; only with logits. With quantile bins, the axes end below 1 if all
-            confidences are small, such as the probabilities of a rare event.
+            the adaptive ECE, which is then shown; not with an evaluation. With quantile bins, the axes end below 1 if
+            all confidences are small, such as the probabilities of a rare event.
         ax: axes to draw on; None: those of a new figure.
+        **options: what predictions and targets mean, see :meth:`~dualfocal.metrics.Samples.from_arrays`.
 
     Returns:
         The axes.
@@ -89,12 +82,10 @@ def reliability_diagram(
     """
     check_choice("strategy", strategy, ("uniform", "quantile"))
     if not isinstance(data, Evaluation):
-        how: dict[str, Any] = {"input": input, "ignore_index": ignore_index, "binary": binary}
-        how["sample_weight"] = sample_weight
-        evaluation = evaluate(data, required(target), num_bins=num_bins, **how)
+        samples = as_samples(data, target, options)
+        evaluation = evaluate(samples, num_bins=num_bins)
         if strategy == "quantile":
-            how |= {"input": "probs", "binary": "positive"} if input == "confidence" else {}
-            evaluation = QuantileEvaluation.of(evaluation, Samples.from_rows(as_rows(data, required(target), **how)))
+            evaluation = QuantileEvaluation.of(evaluation, Outcomes.from_samples(samples))
     elif target is not None:
         raise TypeError("an Evaluation has its own target; pass axes as ax=")
     elif strategy == "quantile" and not isinstance(data, QuantileEvaluation):
@@ -200,7 +191,7 @@ def reliability_figure(
 
     def density(evaluation: Evaluation, end: float) -> Density:
         if isinstance(evaluation, QuantileEvaluation):
-            return histogram(evaluation.samples.confidence, evaluation.samples.weight, end)
+            return histogram(evaluation.outcomes.confidence, evaluation.outcomes.weight, end)
         return evaluation.bins.edges, evaluation.bins.count
 
     return panels(evaluations, Evaluation, draw_reliability, density, quantile_end, title, remark, highlight=highlight)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.metrics.rows import are_probabilities
+from dualfocal.metrics.samples import are_probabilities
 from dualfocal.predictions._class_columns import parse_class_names, suggested
 from dualfocal.predictions._confidences import correctness
 from dualfocal.predictions._conversion import REMEDY, Conversion, are_percent, nan_rows
@@ -131,7 +131,7 @@ def load_predictions(
         positive: with one score per sample, the label of class 1; there must be at most one other label.
         class_names: names of the classes, in order: a list, text with commas, or a file with one name per line. If
             columns have names of classes, these must be the same.
-        percent: whether probabilities are in percent. Rows whose sum is 100 up to rounding are divided by it.
+        percent: whether probabilities are in percent. Samples whose sum is 100 up to rounding are divided by it.
         drop_missing: leave out rows with NaN or empty cells, and say in ``taken`` how many. Otherwise an empty cell is
             an error, and so is a label of NaN; NaN among the values is left to the metrics.
         labels: whether labels are required. If not, they are read if ``target`` or exactly one usual name identifies

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dualfocal.metrics.rows import INDEPENDENT, Rows, as_rows
+from dualfocal.metrics.samples import INDEPENDENT, Samples
 from dualfocal.predictions._formats.interface import PredictionsError
 from dualfocal.predictions.dense import is_dense_folder
 from dualfocal.predictions.loading import Predictions, check_usable, load_predictions
@@ -22,7 +22,7 @@ RECIPE = "recipe.json"  # a folder with a recipe and no predictions is a run tha
 # Fields of Reading that are options of stream_predictions, of load_predictions alone, and of the metrics.
 STREAMED = ("logits", "probs", "target", "positive", "class_names", "percent", "drop_missing", "max_memory")
 LOADED = ("group", "weight", "prediction", "confidence")
-SCORING = ("num_bins", "ignore_index", "binary", "level", "seed")
+SCORING = ("num_bins", "level", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class Reading:
 
     @property
     def scoring(self) -> dict[str, Any]:
-        """Options of the metrics, by name."""
+        """Options of the metrics besides those of their samples, by name."""
         return self._options(*SCORING)
 
     def _options(self, *names: str) -> dict[str, Any]:
@@ -132,21 +132,18 @@ class Reading:
         """Return the clusters of the samples for the metrics: ``"none"`` if the user says that there are none."""
         return INDEPENDENT if self.cluster == INDEPENDENT else data.clusters
 
-    def rows(self, data: Predictions) -> Rows:
-        """Return the predictions as rows, without ignored samples.
-
-        A confidence is the probability of class 1, which is "the prediction is right".
-        """
-        only_confidence = data.input == "confidence"
-        return as_rows(
+    def samples(self, data: Predictions) -> Samples:
+        """Return the predictions as samples, without those that are ignored."""
+        samples = Samples.from_arrays(
             data.values,
-            data.target,
-            input="probs" if only_confidence else data.input,
+            data.labels,
+            input=data.input,
             ignore_index=self.ignore_index,
-            binary="positive" if only_confidence else self.binary,
-            clusters=data.clusters,
+            binary=self.binary,
+            clusters=self.clusters(data),
             sample_weight=data.weights,
         )
+        return samples if samples.confidence_only else replace(samples, class_names=data.names_of_classes)
 
     def check_columns(self, data: Predictions, name: str) -> None:
         """Raise a ValueError if the column of the groups, clusters or weights holds something else.
@@ -172,7 +169,7 @@ class Reading:
             what = "labels" if self.weight == data.label_name else "predictions"
             raise ValueError(f"--weight: {self.weight!r} of {name} holds the {what}; name a column of weights")
 
-    def validation(self, path: Path, rows: Rows) -> tuple[Rows | None, str]:
+    def validation(self, path: Path, samples: Samples) -> tuple[Samples | None, str]:
         """Return the validation split of a run, and a remark if it exists but cannot be used.
 
         The split is None if there is none, if it cannot be used, or if it is the split that is scored.
@@ -184,9 +181,9 @@ class Reading:
         except PredictionsError:  # the run has no validation split
             return None, ""
         try:
-            validation = self.rows(data)
-            if validation.num_classes != rows.num_classes:
-                raise ValueError(f"it has {validation.num_classes} classes, but the samples have {rows.num_classes}")
+            validation = self.samples(data)
+            if validation.num_classes != samples.num_classes:
+                raise ValueError(f"it has {validation.num_classes} classes, but the samples have {samples.num_classes}")
         except (ValueError, IndexError) as error:
             return None, f"The run's validation split cannot be used: {error}."
         return validation, ""

@@ -1,11 +1,10 @@
 """Score calibrators for a report: fitted on a run's validation split, or cross-validated if there is none."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from dualfocal.calibrators import (
     CalibratorComparison,
@@ -17,7 +16,7 @@ from dualfocal.calibrators import (
 from dualfocal.calibrators.comparison import UNCALIBRATED
 from dualfocal.metrics import Evaluation
 from dualfocal.metrics.resampling import ShareDone
-from dualfocal.metrics.rows import Rows, cluster_codes
+from dualfocal.metrics.samples import Samples
 from dualfocal.predictions import Reading
 from dualfocal.report.inputs import ReportInput
 
@@ -89,82 +88,69 @@ class Calibration:
 
 def calibrate(source: ReportInput, names: Sequence[str], reading: Reading, progress: ShareDone) -> Calibration:
     """Score calibrators on samples that they were not fitted on."""
-    validation, remark = (None, "") if source.path is None else reading.validation(source.path, source.rows)
+    validation, remark = (None, "") if source.path is None else reading.validation(source.path, source.samples)
     remarks = [remark] if remark else []
-    rows, origin = (source.rows, "these same samples") if validation is None else (validation, "the validation split")
-    if rows.weight is not None:
+    samples, origin = (
+        (source.samples, "these same samples") if validation is None else (validation, "the validation split")
+    )
+    if samples.weight is not None:
         origin += ", without weights"
     calibrators = {name: make_calibrator(name) for name in names}
-    chosen = subset(source, reading.seed)
-    values, target = source.data.values, source.data.target
-    clusters, weights = reading.clusters(source.data), source.data.weights
-    if chosen is not None:
-        values, target = values[chosen], target[chosen]
-        clusters = clusters[chosen.numpy()] if isinstance(clusters, np.ndarray) else clusters
-        weights = None if weights is None else weights[chosen.numpy()]
+    chosen = subset(source.samples, reading.seed)
     try:
         comparison = compare_calibrators(
-            values,
-            target,
-            calibrators,
-            input=source.data.input,
+            source.samples if chosen is None else source.samples.part(chosen),
+            methods=calibrators,
             validation=validation,
-            part=source.part,
-            evaluation=source.evaluation if chosen is None else None,
-            clusters=clusters,
-            sample_weight=weights,
             repeats=2 if chosen is None else 1,  # with so many samples, the split matters little
             progress=progress,
             **reading.scoring,
         )
     except ValueError as error:  # too few samples, or images, for the folds
         problem = f"No calibrator was scored: {error}." if names else ""
-        return Calibration(None, best_temperature(rows), origin, remarks, problem=problem)
+        return Calibration(None, best_temperature(samples), origin, remarks, problem=problem)
     fitted = next((method.temperature for method in comparison.methods if method.name == "temperature"), None)
     return Calibration(
         comparison,
-        best_temperature(rows) if fitted is None else fitted,
+        best_temperature(samples) if fitted is None else fitted,
         origin,
         remarks + comparison.remarks(),
         subset="" if chosen is None else _subset_text(source, comparison),
     )
 
 
-def subset(source: ReportInput, seed: int) -> Tensor | None:
-    """Return a random subset of the samples for the comparison of calibrators (None: all samples).
+def subset(samples: Samples, seed: int) -> NDArray[np.bool_] | None:
+    """Return which samples a random subset for the comparison of calibrators has (None: all samples).
 
-    Whole images of dense predictions are drawn, and whole clusters; of too few clusters, all samples are used.
+    Whole clusters are drawn, such as images; of too few clusters, all samples are used.
     """
-    count = len(source.data.values)
-    each = len(source.rows) / count  # labelled samples per image, on average
-    most = min(MOST_SAMPLES, max(LEAST_SAMPLES, MOST_VALUES // source.rows.num_classes))
-    if len(source.rows) <= most:
+    most = min(MOST_SAMPLES, max(LEAST_SAMPLES, MOST_VALUES // samples.num_classes))
+    if len(samples) <= most:
         return None
     rng = np.random.default_rng(seed)
-    if source.data.clusters is None:
-        chosen = rng.permutation(count)[: max(1, int(most / each))]
-        return torch.from_numpy(np.sort(chosen))
-    codes = cluster_codes(source.data.clusters, (count,)).numpy()
-    sizes = np.bincount(codes) * each
+    if samples.cluster is None:
+        return np.isin(np.arange(len(samples)), rng.permutation(len(samples))[:most])
+    cluster = samples.cluster.cpu().numpy()
+    sizes = np.bincount(cluster)
     order = rng.permutation(len(sizes))
     taken = order[sizes[order].cumsum() <= most]
-    return torch.from_numpy(np.isin(codes, taken).nonzero()[0]) if len(taken) >= LEAST_CLUSTERS else None
+    return np.isin(cluster, taken) if len(taken) >= LEAST_CLUSTERS else None
 
 
 def _subset_text(source: ReportInput, comparison: CalibratorComparison) -> str:
     """Say on how many samples calibrators were compared, and what that means for those that learn class by class."""
     text = (
         f"To limit the time, calibrators were compared on a random subset of {comparison.num_samples:,} of the "
-        f"{len(source.rows):,} samples"
+        f"{len(source.samples):,} samples"
     )
     if comparison.held_out:
         return f"{text}. "
     return f"{text}: fitted on all of them, calibrators with parameters for each class can be better than shown here. "
 
 
-def best_temperature(rows: Rows) -> float | None:
+def best_temperature(samples: Samples) -> float | None:
     """Fit a temperature (None if the fit is impossible, since a true class has probability 0)."""
     try:
-        return float(TemperatureScaling().fit(rows.values, rows.target, input=rows.input).temperature)
+        return float(TemperatureScaling().fit(replace(samples, weight=None)).temperature)
     except ValueError:
         return None

@@ -34,12 +34,12 @@ def class_reliability_figure(source: ReportInput, models: int) -> dict[str, Any]
     variance, total = bins.variance * source.design_effect, bins.count.sum(-1)
     ece, floor = bins.ece(), noise_floors(variance, total)
     order = np.argsort(floor - ece, kind="stable")
-    if source.rows.num_classes == 2:
+    if source.samples.num_classes == 2:
         order = np.array([1])
     shown = order[: max(1, MOST_PANELS // models)].tolist()
     samples = bins.correct.sum(-1)
     return {
-        "numClasses": source.rows.num_classes,
+        "numClasses": source.samples.num_classes,
         "classes": [
             {
                 "name": source.class_names[c],

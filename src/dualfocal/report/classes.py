@@ -4,7 +4,7 @@ import math
 
 from dualfocal.metrics.classwise import class_gaps
 from dualfocal.metrics.inference_result import ClassGap
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.units import unit_sums
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import MINUS, Cell, Table, column, number, p_cell, small_decimals
@@ -14,14 +14,14 @@ MOST_ROWS = 2500  # in all class tables of a page together
 
 def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
     """Return the table of classes, the most significant first, and a note on how to read it."""
-    rows = source.rows
+    samples = source.samples
     scanned, units = source.scanned, None
     assert scanned.classes is not None
-    if rows.weight is not None or rows.cluster is not None:
-        units = unit_sums(scanned, source.evaluation.bins, rows=rows)
+    if samples.weight is not None or samples.cluster is not None:
+        units = unit_sums(scanned, source.evaluation.bins, samples=samples)
     gaps = class_gaps(scanned.classes, units, source.design_effect)
     overall = {gap.index: gap for gap in gaps if not gap.among_predicted}
-    if rows.num_classes == 2:  # only class 1 is tested: class 0 is its complement
+    if samples.num_classes == 2:  # only class 1 is tested: class 0 is its complement
         tested = overall[1]
         overall[0] = ClassGap(0, False, 1 - tested.probability, 1 - tested.share, tested.p_value)
     top = {gap.index: gap for gap in gaps if gap.among_predicted}
@@ -32,8 +32,8 @@ def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
         both = [part[c] for part in (overall, top) if c in part]
         return min(gap.p_value for gap in both), -max(abs(gap.probability - gap.share) for gap in both)
 
-    order = sorted(range(rows.num_classes), key=significance)
-    decimals = small_decimals(1 / rows.num_classes)
+    order = sorted(range(samples.num_classes), key=significance)
+    decimals = small_decimals(1 / samples.num_classes)
     lines = [
         [
             [source.class_names[c], c],
@@ -57,10 +57,10 @@ def class_table(source: ReportInput, most: int) -> dict[str, Table | str]:
         column("p", "p-value of confidence minus accuracy, adjusted for all classes (Holm)"),
         column("one-vs-rest ECE %", "ECE of the probability of this class; the mean over classes is the classwise ECE"),
     ]
-    part = f"{len(lines):,} of " if len(lines) < rows.num_classes else ""
-    caption = f"Calibration by class, most significant first ({part}{rows.num_classes:,} classes)"
+    part = f"{len(lines):,} of " if len(lines) < samples.num_classes else ""
+    caption = f"Calibration by class, most significant first ({part}{samples.num_classes:,} classes)"
     table = {"caption": caption, "columns": columns, "rows": lines, "sortable": True}
-    return {"classes": table, "classesNote": _note(rows, len(lines))}
+    return {"classes": table, "classesNote": _note(samples, len(lines))}
 
 
 def _cells(gap: ClassGap | None, decimals: int = 1) -> list[Cell]:
@@ -74,10 +74,10 @@ def _cells(gap: ClassGap | None, decimals: int = 1) -> list[Cell]:
     ]
 
 
-def _note(rows: Rows, shown: int) -> str:
-    if rows.cluster is not None:
+def _note(samples: Samples, shown: int) -> str:
+    if samples.cluster is not None:
         method = "those of t-tests of sums over clusters"
-    elif rows.weight is not None:
+    elif samples.weight is not None:
         method = "those of t-tests of sums over samples"
     else:
         method = "those of the number of samples, by a gamma distribution with the same mean, variance and skewness"
@@ -85,6 +85,6 @@ def _note(rows: Rows, shown: int) -> str:
         "A difference with p above 0.05 is within what chance explains: at most 5 % of calibrated models have any "
         f"class below. The p-values are {method}, adjusted for the number of classes."
     )
-    if shown < rows.num_classes:
-        return f"The {shown:,} most significant of {rows.num_classes:,} classes are shown. {text}"
+    if shown < samples.num_classes:
+        return f"The {shown:,} most significant of {samples.num_classes:,} classes are shown. {text}"
     return text

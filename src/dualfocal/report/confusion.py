@@ -32,26 +32,26 @@ def confusion_figure(source: ReportInput, models: int) -> dict[str, Any]:
         predicted as classes that are not shown; ``predicted``: the same by predicted class; ``numClasses``; ``errors``:
         number of wrong predictions; ``shownErrors``: those within the matrix; ``pairs``: a table.
     """
-    rows = source.rows
-    matrix = confusion_matrix(rows.target, source.predicted, rows.num_classes, rows.weight)
+    samples = source.samples
+    matrix = confusion_matrix(samples.target, source.predicted, samples.num_classes, samples.weight)
     true, predicted, count = _pairs(matrix)
     most = min(MOST_CLASSES, math.isqrt(MOST_CELLS // models))
-    shown = np.arange(rows.num_classes)
-    if rows.num_classes > most:
+    shown = np.arange(samples.num_classes)
+    if samples.num_classes > most:
         shown = most_confused(true, predicted, count, min(RESTRICTED, most))
     part = matrix[shown][:, shown].tocoo()
-    samples, guesses = (np.asarray(matrix.sum(axis)).ravel() for axis in (1, 0))
+    labels, guesses = (np.asarray(matrix.sum(axis)).ravel() for axis in (1, 0))
     errors, shown_errors = rounded([count.sum(), part.data[part.row != part.col].sum()], DIGITS)
     return {
-        "numClasses": rows.num_classes,
+        "numClasses": samples.num_classes,
         "classes": shown.tolist(),
         "names": [source.class_names[c] for c in shown],
         "cells": rounded(np.stack([part.row, part.col, part.data], axis=1).ravel(), DIGITS),
-        "samples": rounded(samples[shown], DIGITS),
+        "samples": rounded(labels[shown], DIGITS),
         "predicted": rounded(guesses[shown], DIGITS),
         "errors": errors,
         "shownErrors": shown_errors,
-        "pairs": _pair_table(source, true, predicted, count, samples),
+        "pairs": _pair_table(source, true, predicted, count, labels),
     }
 
 

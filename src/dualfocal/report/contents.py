@@ -37,7 +37,7 @@ def report_contents(
 ) -> dict[str, Any]:
     """Return all texts, tables and figures of a page, for JSON."""
     class_rows = max(10, classes.MOST_ROWS // len(sources))
-    positive = sources[0].rows.positive  # the same for all inputs: it follows from the options
+    positive = sources[0].samples.positive  # the same for all inputs: it follows from the options
     runs: list[dict[str, Any]] = [
         {
             "name": source.name,
@@ -50,8 +50,8 @@ def report_contents(
             "temperature": calibration.temperature,
             "temperatureFrom": calibration.temperature_from,
             **classes.class_table(source, class_rows),
-            "mistakes": mistakes_of(source, reading.ignore_index),
-            "origin": shortened(source.data.taken, LONGEST_TEXT),
+            "mistakes": mistakes_of(source),
+            "origin": shortened(source.taken, LONGEST_TEXT),
             "groupsNote": FOLLOWS if source.groups_follow_labels else "",
             "groups": groups_figure(source.group_by, source.groups, len(sources)) if source.groups else None,
             "figures": figures.model_figures(source, calibration, len(sources), reading.level),

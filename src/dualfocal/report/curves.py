@@ -7,7 +7,7 @@ import numpy as np
 
 from dualfocal.metrics.auroc import auroc
 from dualfocal.metrics.ranking import RiskCoverage
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.report.inputs import ReportInput
 from dualfocal.report.tables import Table, column, number
 
@@ -24,7 +24,7 @@ def coverage_figure(source: ReportInput) -> dict[str, Any]:
         ``selective``: the same three numbers at 80, 90, 95 and 100 % coverage.
     """
     curve = RiskCoverage.from_confidence(source.scanned.certainty, source.scanned.right, source.scanned.weight)
-    count = min(POINTS, len(source.rows))
+    count = min(POINTS, len(source.samples))
     coverage = np.arange(1, count + 1) / count
     return {
         "coverage": rounded(coverage),
@@ -78,7 +78,7 @@ def histogram_figure(source: ReportInput) -> dict[str, Any]:
     }
 
 
-def roc_figure(rows: Rows, level: float = 0.9) -> dict[str, Any] | None:
+def roc_figure(samples: Samples, level: float = 0.9) -> dict[str, Any] | None:
     """Return the ROC curve of the probability of class 1 (None unless there are two classes, both with samples).
 
     Returns:
@@ -87,13 +87,13 @@ def roc_figure(rows: Rows, level: float = 0.9) -> dict[str, Any] | None:
         confidence interval of the area (None if samples have weights) with nominal coverage ``level``; ``counts``:
         samples of class 0 and of class 1.
     """
-    if rows.num_classes != 2:
+    if samples.num_classes != 2:
         return None
-    values = rows.values.double()
+    values = samples.values.double()
     # Differences of logits distinguish samples whose probabilities both round to 1.
-    score = (values[:, 1] - values[:, 0] if rows.input == "logits" else values[:, 1]).numpy()
-    positive = (rows.target == 1).numpy()
-    weight = np.ones(len(score)) if rows.weight is None else rows.weight.numpy()
+    score = (values[:, 1] - values[:, 0] if samples.input == "logits" else values[:, 1]).numpy()
+    positive = (samples.target == 1).numpy()
+    weight = np.ones(len(score)) if samples.weight is None else samples.weight.numpy()
     counts = [float(weight[~positive].sum()), float(weight[positive].sum())]
     if min(counts) == 0:
         return None
@@ -105,15 +105,15 @@ def roc_figure(rows: Rows, level: float = 0.9) -> dict[str, Any] | None:
         for group, count in zip((~positive, positive), counts, strict=True)
     )
     area, interval = float(np.trapezoid(tpr, fpr)), None
-    if rows.weight is None:
-        estimate = auroc(score, positive, level=level, clusters=rows.cluster)
+    if samples.weight is None:
+        estimate = auroc(score, positive, level=level, clusters=samples.cluster)
         area, interval = estimate.value, [estimate.low, estimate.high]
     # Points at equal distances along the curve; the first one is (0, 0), above all probabilities.
     length = fpr + tpr
     chosen = np.unique(np.searchsorted(length, np.linspace(0, length[-1], POINTS + 1)).clip(0, len(length) - 1))
     chosen = np.unique(np.concatenate([[0], chosen, [len(length) - 1]]))
     threshold = ordered[last][np.maximum(chosen - 1, 0)]
-    if rows.input == "logits":
+    if samples.input == "logits":
         threshold = np.exp(-np.logaddexp(0, -threshold))
     return {
         "fpr": rounded(fpr[chosen]),

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualfocal.metrics.inference_result import SIGNIFICANCE
-from dualfocal.metrics.model_choice import DECISIVE, NAMES, ModelChoice, choose_model, same_samples
+from dualfocal.metrics.model_choice import DECISIVE, NAMES, ModelChoice, choose_model
 from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.resampling import ShareDone
 from dualfocal.metrics.result import finite
+from dualfocal.metrics.samples import same_samples
 from dualfocal.predictions import Reading
 from dualfocal.report.calibrated import Calibration
 from dualfocal.report.inputs import ReportInput
@@ -52,14 +53,14 @@ def decide(
     sentences = _structure(sources)
     calibration = _miscalibrated(sources)
     first = sources[0]
-    different = [source.name for source in sources if not same_samples(first.rows, source.rows)]
+    different = [source.name for source in sources if not same_samples(first.samples, source.samples)]
     if different:
         problem = (
             f"The models were scored on different samples, so that they cannot be paired: the labels or weights of "
             f"{first.name} and {different[0]} differ."
         )
         return Decision(f"{problem} {calibration}", sentences)
-    models = {source.name: (source.rows, source.scanned, source.evaluation) for source in sources}
+    models = {source.name: (source.samples, source.scanned, source.evaluation) for source in sources}
     try:
         choice = choose_model(models, reading.num_bins, level=reading.level, seed=reading.seed, progress=progress)
     except ValueError as error:  # too few samples or clusters

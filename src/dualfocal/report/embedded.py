@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dualfocal.calibrators.inputs import log_probs, zero_values
-from dualfocal.metrics.rows import Rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import Scan
 
 OCTAVES, STEPS = 2.5, 8  # slider: T from 2^-2.5 to 2^2.5, eight steps per doubling
@@ -32,7 +32,7 @@ LOWEST = float(torch.finfo(torch.float32).min)
 
 
 def embed(
-    rows: Rows,
+    samples: Samples,
     scanned: Scan,
     predicted: Tensor,
     limit: float,
@@ -44,7 +44,7 @@ def embed(
     """Encode the samples, or a random subset that fits into ``limit`` bytes of base64.
 
     Args:
-        rows: the samples.
+        samples: the samples.
         scanned: their confidence and NLL.
         predicted: predicted class of each sample.
         limit: maximum number of bytes.
@@ -55,45 +55,45 @@ def embed(
     Returns:
         A description of the arrays, and the base64 of the little-endian arrays, one after the other.
     """
-    n = len(rows)
+    n = len(samples)
     temperatures = sorted({*GRID} if fitted is None else {*GRID, fitted})
-    whole, reduced = _whole(rows), len(temperatures) + 3 + EXACT + _weights(rows)  # 32-bit numbers per sample
-    log_sums = n * whole * BYTES > limit and reduced < whole and not rows.positive
+    whole, reduced = _whole(samples), len(temperatures) + 3 + EXACT + _weights(samples)  # 32-bit numbers per sample
+    log_sums = n * whole * BYTES > limit and reduced < whole and not samples.positive
     count = min(n, max(1, int(limit / BYTES / (reduced if log_sums else whole))))
     chosen: slice | Tensor = slice(None)
     if count < n:
         chosen = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:count].sort().values
-    values, target = rows.values[chosen], rows.target[chosen]
-    exact = log_sums or rows.values.dtype == torch.float64
-    zeros = zero_values(rows) if rows.input == "probs" else ()
+    values, target = samples.values[chosen], samples.target[chosen]
+    exact = log_sums or samples.values.dtype == torch.float64
+    zeros = zero_values(samples) if samples.input == "probs" else ()
     clipped, arrays = False, [values]
     if log_sums:
-        logits = values if rows.input == "logits" else log_probs(values, zeros)
+        logits = values if samples.input == "logits" else log_probs(values, zeros)
         of_target = logits.gather(1, target[:, None])[:, 0].double() - logits.amax(1)
         of_target, clipped = _in_range(of_target)
         arrays = [_log_sums(logits, temperatures), of_target]
-    elif rows.input == "logits" and exact:
+    elif samples.input == "logits" and exact:
         values, clipped = _in_range(values - values.amax(1, keepdim=True))
         arrays = [values]
     numbers = (scanned.confidence * ONE).round(), scanned.nll  # the page rounds confidences to multiples of 2^-32
     wide = [torch.from_numpy(column)[chosen] for column in (numbers if exact else ())]
-    wide += [] if rows.weight is None else [rows.weight[chosen]]
+    wide += [] if samples.weight is None else [samples.weight[chosen]]
     content = [
         *(_bytes(array, "<f8") for array in wide),  # first, since float64 arrays must be aligned to 8 bytes
         *(_bytes(array, "<f4") for array in arrays),
         *(_bytes(array, "<u4") for array in (target, predicted[chosen])),
     ]
     description = {
-        "kind": "log_sums" if log_sums else rows.input,
-        "input": rows.input,  # kind of the predictions
+        "kind": "log_sums" if log_sums else samples.input,
+        "input": samples.input,  # kind of the predictions
         "count": count,
         "total": n,  # number of all samples
-        "numClasses": rows.num_classes,
-        "positive": rows.positive,  # whether the confidence is the probability of class 1
+        "numClasses": samples.num_classes,
+        "positive": samples.positive,  # whether the confidence is the probability of class 1
         "exact": exact,  # whether confidence and NLL at T = 1 are included
-        "weighted": rows.weight is not None,  # whether the weights of the samples are included
+        "weighted": samples.weight is not None,  # whether the weights of the samples are included
         "designEffect": effect,  # of the clusters of the samples; 1: the samples are independent
-        "edgeBits": SIGNIFICANT[rows.dtype],  # precision of the bin edges at T = 1
+        "edgeBits": SIGNIFICANT[samples.dtype],  # precision of the bin edges at T = 1
         "clipped": clipped,  # whether logit differences exceed the range of float32
         "zeros": list(zeros),  # replacements of a probability of 0 at other temperatures: one, or one per class
         "temperatures": temperatures if log_sums else [],  # of log_sums
@@ -101,13 +101,13 @@ def embed(
     return description, base64.b64encode(b"".join(content)).decode()
 
 
-def deal(samples: Sequence[Rows], room: float) -> list[float]:
+def deal(samples: Sequence[Samples], room: float) -> list[float]:
     """Return the bytes of base64 for each set of samples: enough for all logits if they fit, else fair shares."""
-    whole = [len(rows) * _whole(rows) * BYTES + PADDING for rows in samples]
+    whole = [len(own) * _whole(own) * BYTES + PADDING for own in samples]
     if sum(whole) <= room:
         return whole
-    reduced = [len(rows) * (len(GRID) + 4 + EXACT + _weights(rows)) * BYTES + PADDING for rows in samples]
-    least = [w if rows.positive else min(w, r) for rows, w, r in zip(samples, whole, reduced, strict=True)]
+    reduced = [len(own) * (len(GRID) + 4 + EXACT + _weights(own)) * BYTES + PADDING for own in samples]
+    least = [w if own.positive else min(w, r) for own, w, r in zip(samples, whole, reduced, strict=True)]
     return shares(least, room)
 
 
@@ -125,14 +125,14 @@ def shares(needs: list[float], total: float) -> list[float]:
     return split
 
 
-def _whole(rows: Rows) -> int:
+def _whole(samples: Samples) -> int:
     """Return the 32-bit numbers per sample if all classes are embedded."""
-    return rows.num_classes + 2 + (EXACT if rows.values.dtype == torch.float64 else 0) + _weights(rows)
+    return samples.num_classes + 2 + (EXACT if samples.values.dtype == torch.float64 else 0) + _weights(samples)
 
 
-def _weights(rows: Rows) -> int:
+def _weights(samples: Samples) -> int:
     """Return the 32-bit numbers per sample for its weight in float64."""
-    return 0 if rows.weight is None else 2
+    return 0 if samples.weight is None else 2
 
 
 def _log_sums(logits: Tensor, temperatures: list[float]) -> Tensor:

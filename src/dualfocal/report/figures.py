@@ -19,9 +19,9 @@ def model_figures(source: ReportInput, calibration: Calibration, models: int, le
         "coverage": coverage_figure(source),
         "histogram": histogram_figure(source),
         "classReliability": class_reliability_figure(source, models),
-        "roc": roc_figure(source.rows, level),
+        "roc": roc_figure(source.samples, level),
         "overlay": overlay_figure(calibration),
-        "designEffect": None if source.rows.cluster is None else source.design_effect,
+        "designEffect": None if source.samples.cluster is None else source.design_effect,
     }
 
 

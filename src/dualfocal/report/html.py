@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from dualfocal.calibrators import CALIBRATORS
 from dualfocal.files import atomic_path, check_place
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.monitor.state_file import read_monitor
+from dualfocal.metrics.samples import SampleOptions
 from dualfocal.predictions import Reading
 from dualfocal.report.calibrated import calibrate
 from dualfocal.report.contents import report_contents
@@ -60,29 +61,21 @@ def write_report(
     models: Sequence[str | os.PathLike[str]] | Mapping[str, Model],
     out: str | os.PathLike[str],
     *,
-    input: str | None = None,
-    class_names: Sequence[str] | None = None,
-    clusters: Array | None = None,
-    sample_weight: Array | None = None,
     groups: Array | None = None,
     title: str | None = None,
     calibrators: Sequence[str] = tuple(CALIBRATORS),
     reading: Reading | None = None,
     monitor: str | os.PathLike[str] | None = None,
     progress: ReportProgress | None = None,
+    **options: Unpack[SampleOptions],
 ) -> int:
     """Write a report on predictions or finished runs; the same models give the same bytes.
 
     Args:
-        models: name on the page -> ``(logits, target)``, a file of predictions, or the folder of a finished run; or a
-            list of files and folders, without duplicates, which are named by their paths.
+        models: name on the page -> ``(logits, target)``, :class:`~dualfocal.metrics.Samples`, a file of predictions, or
+            the folder of a finished run; or a list of files and folders, without duplicates, which are named by their
+            paths.
         out: path of the page, ending in .html or .htm.
-        input: ``"logits"`` or ``"probs"``: what the arrays hold, see :func:`~dualfocal.metrics.ece`.
-        class_names: names of the classes of the arrays.
-        clusters: cluster of each sample of the arrays, see :func:`~dualfocal.metrics.evaluate`; for files, see
-            ``reading``. Images of dense predictions are clusters unless ``reading.cluster`` is ``"none"``.
-        sample_weight: weight of each sample of the arrays, see :func:`~dualfocal.metrics.evaluate`; for files, see
-            ``reading``.
         groups: group of each sample of the arrays: each group is evaluated; for files, see ``reading``.
         title: title of the page (default: made from the names of the inputs).
         calibrators: names from ``CALIBRATORS``; fitted on the validation split of a run, otherwise cross-validated.
@@ -90,6 +83,7 @@ def write_report(
             models: ``num_bins``, ``ignore_index``, ``binary``, ``level``, ``seed``.
         monitor: state file of ``dualfocal monitor``, whose verdict and history are shown.
         progress: called with the share of the work done and the current task.
+        **options: what arrays mean, see :meth:`~dualfocal.metrics.Samples.from_arrays`; for files, see ``reading``.
 
     Returns:
         The size of the page in bytes.
@@ -97,6 +91,7 @@ def write_report(
     Raises:
         TypeError: a model is none of these.
         ValueError: a model cannot be read or scored, or the page cannot be written.
+        IndexError: a target is not a class index.
 
     >>> import tempfile, torch
     >>> logits = 3 * torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
@@ -116,15 +111,7 @@ def write_report(
     state = None if monitor is None else read_monitor(Path(monitor))
     if state is not None and not state.monitor.history:
         raise ValueError(f"{monitor}: has no samples yet: add some with dualfocal monitor {monitor} FILE")
-    sources = load_inputs(
-        given,
-        reading,
-        input=input,
-        class_names=class_names,
-        clusters=clusters,
-        sample_weight=sample_weight,
-        groups=groups,
-    )
+    sources = load_inputs(given, reading, groups=groups, options=options)
 
     def report_fit(done: int, share: float) -> None:
         report_progress(0.1 + 0.6 * (done + share) / len(sources), f"calibrating {sources[done].name}")
@@ -140,10 +127,10 @@ def write_report(
     )
     # The rest of the page is available for the embedded data.
     room = MOST_BYTES - len(_page(contents, []))
-    limits = deal([source.rows for source in sources], room - DESCRIPTION * len(sources))
+    limits = deal([source.samples for source in sources], room - DESCRIPTION * len(sources))
     blocks = [
         embed(
-            source.rows,
+            source.samples,
             source.scanned,
             source.predicted,
             limit,

@@ -25,7 +25,7 @@ def methods_text(
     sentences = [
         _samples(sources),
         _scores(sources[0], reading),
-        _tests(inference, sources[0].rows.positive),
+        _tests(inference, sources[0].samples.positive),
         *_comparison(decision),
         *_calibrators(calibrations),
         f"The seed of all random numbers was {reading.seed}.",
@@ -36,7 +36,9 @@ def methods_text(
 
 
 def _samples(sources: Sequence[ReportInput]) -> str:
-    counts = sorted({(len(source.rows), source.rows.num_classes, source.rows.num_clusters) for source in sources})
+    counts = sorted(
+        {(len(source.samples), source.samples.num_classes, source.samples.num_clusters) for source in sources}
+    )
     sizes = []
     for samples, num_classes, clusters in counts:
         within = "" if clusters is None else f" in {quantity(clusters, 'cluster')}"
@@ -50,7 +52,7 @@ def _samples(sources: Sequence[ReportInput]) -> str:
 
 
 def _scores(source: ReportInput, reading: Reading) -> str:
-    scored = "the probability of class 1" if source.rows.positive else "the confidence of the predicted class"
+    scored = "the probability of class 1" if source.samples.positive else "the confidence of the predicted class"
     bins = quantity(reading.num_bins, "bin")
     return (
         f"The expected calibration error (ECE) of {scored} was computed with {bins} of equal width, the adaptive ECE "

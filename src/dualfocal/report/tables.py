@@ -58,7 +58,7 @@ def model_tables(sources: Sequence[ReportInput], calibrations: Sequence[Calibrat
     """Return tables of all metrics of all models side by side; of several models, a sortable summary comes first."""
     summary = [summary_table(sources, calibrations)] if len(sources) > 1 else []
     evaluations = {source.name: source.evaluation for source in sources}
-    return summary + metric_tables(evaluations, sources[0].rows.positive, "All metrics, uncalibrated")
+    return summary + metric_tables(evaluations, sources[0].samples.positive, "All metrics, uncalibrated")
 
 
 def calibrated_tables(source: ReportInput, calibration: Calibration) -> list[Table]:
@@ -66,7 +66,7 @@ def calibrated_tables(source: ReportInput, calibration: Calibration) -> list[Tab
     if calibration.comparison is None or not calibration.evaluations:
         return []
     methods = {UNCALIBRATED: calibration.comparison[UNCALIBRATED].evaluation, **calibration.evaluations}
-    return metric_tables(methods, source.rows.positive, "Metrics before and after each calibrator")
+    return metric_tables(methods, source.samples.positive, "Metrics before and after each calibrator")
 
 
 def glossary(positive: bool = False) -> dict[str, dict[str, str]]:
@@ -114,7 +114,7 @@ def summary_table(sources: Sequence[ReportInput], calibrations: Sequence[Calibra
     """Return a table with one row per input, before and after temperature scaling if that was scored."""
     gap, gap_help = (
         (f"prob {MINUS} share", "probability minus share of class 1, in points; above 0: too high")
-        if sources[0].rows.positive
+        if sources[0].samples.positive
         else (f"conf {MINUS} acc", "confidence minus accuracy, in points; above 0: over-confident")
     )
     columns = [
@@ -128,7 +128,7 @@ def summary_table(sources: Sequence[ReportInput], calibrations: Sequence[Calibra
         column("NLL after T [nats]", "NLL after temperature scaling"),
         column("ECE after T [%]", "ECE after temperature scaling"),
     ]
-    rows: list[list[Cell]] = [
+    samples: list[list[Cell]] = [
         [
             source.name,
             number(source.evaluation.num_samples, 0),
@@ -144,8 +144,8 @@ def summary_table(sources: Sequence[ReportInput], calibrations: Sequence[Calibra
     ]
     any_scaled = any(calibration.scaled for calibration in calibrations)
     caption, width = ("Before and after temperature scaling", 9) if any_scaled else ("Uncalibrated", 7)
-    rows = [row[:width] for row in rows]
-    return {"caption": caption, "columns": columns[:width], "rows": rows, "sortable": True}
+    samples = [row[:width] for row in samples]
+    return {"caption": caption, "columns": columns[:width], "rows": samples, "sortable": True}
 
 
 def column(title: str, help: str = "", *, term: str = "", numeric: bool = True) -> dict[str, object]:

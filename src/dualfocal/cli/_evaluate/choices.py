@@ -223,7 +223,7 @@ def _draw(
 ) -> None:
     """Draw all questions and the tasks, if these are many those with the largest ECE above the noise floor."""
     from dualfocal.metrics.choices import merge_choices
-    from dualfocal.plots.quantiles import Samples
+    from dualfocal.plots.quantiles import Outcomes
 
     def excess(name: str) -> float:
         evaluation = tasks[name].evaluation
@@ -233,7 +233,7 @@ def _draw(
     panels = {ALL: overall.evaluation} if len(tasks) > 1 else {}
     panels |= {name: task.evaluation for name, task in tasks.items() if name in worst}
     questions = {ALL: merge_choices(list(choices.values())), **choices}
-    samples = {
-        name: Samples(1 / (1 + asked.odds_against()), asked.chosen == asked.right) for name, asked in questions.items()
+    outcomes = {
+        name: Outcomes(1 / (1 + asked.odds_against()), asked.chosen == asked.right) for name, asked in questions.items()
     }
-    save_diagrams(request, panels, samples)
+    save_diagrams(request, panels, outcomes)

@@ -16,7 +16,8 @@ from dualfocal.tables import Table, quantity
 
 if TYPE_CHECKING:
     from dualfocal.calibrators import CalibratorComparison
-    from dualfocal.predictions import Predictions, PredictionStream, Reading
+    from dualfocal.metrics import Samples
+    from dualfocal.predictions import Predictions, PredictionStream
 
 SAVED = "save calibrated predictions with `dualfocal calibrate` and `dualfocal apply`, and evaluate these"
 OF_CALIBRATED = {"--plot-style quantile": SAVED, "--plot-style corp": SAVED}
@@ -43,14 +44,8 @@ def evaluate_files(request: Request, *, convention: str | None, group_quantiles:
         if isinstance(data, PredictionStream):
             finding = evaluate_stream(err, name, data, reading, inference=inference)
         else:
-            finding = _evaluate(err, name, data, reading, convention=convention, inference=inference)
-            if request.plot_style != "uniform":
-                from dualfocal.plots.quantiles import Samples
-
-                finding.samples = Samples.from_rows(reading.rows(data))
-            if request.methods:
-                with errors_name(name):
-                    finding.comparison = _compare(err, finding, data, request, merged=merged)
+            with errors_name(name):
+                finding = _evaluate(err, name, data, request, convention=convention, merged=merged)
         print_finding(out, finding)
         findings.append(finding)
     if len(findings) > 1:
@@ -110,66 +105,59 @@ def _load(
 
 
 def _evaluate(
-    err: Console, name: str, data: "Predictions", reading: "Reading", *, convention: str | None, inference: bool
+    err: Console, name: str, data: "Predictions", request: Request, *, convention: str | None, merged: bool
 ) -> Finding:
-    """Evaluate predictions and, if there are groups, each of them."""
+    """Evaluate predictions, each group of them if there are groups, and calibrators if they are asked for."""
     from dualfocal import metrics
     from dualfocal.metrics.groups import evaluate_groups, groups_follow_labels
 
+    reading = request.reading
     say(err, f"{name}: {data.taken}")
-    options = {
-        "input": data.input,
-        "convention": convention,
-        "clusters": reading.clusters(data),
-        "sample_weight": data.weights,
-        **reading.scoring,
-    }
-    with errors_name(name):
-        evaluation = metrics.evaluate(data.values, data.target, inference=inference, **options)
-        finding = Finding(name, data.taken, evaluation, data.names_of_classes, reading.group)
-        if data.groups is not None:
-            with progress_bar(err, "groups") as progress:
-                finding.groups = evaluate_groups(data.values, data.target, data.groups, progress=progress, **options)
-            finding.groups_follow_labels = groups_follow_labels(data.groups, data.target, reading.ignore_index)
+    samples = reading.samples(data)
+    scoring = reading.scoring
+    evaluation = metrics.evaluate(samples, inference=request.inference, convention=convention, **scoring)
+    finding = Finding(name, data.taken, evaluation, data.names_of_classes, reading.group)
+    if data.groups is not None:
+        with progress_bar(err, "groups") as progress:
+            finding.groups = evaluate_groups(
+                samples, groups=data.groups, convention=convention, progress=progress, **scoring
+            )
+        finding.groups_follow_labels = groups_follow_labels(samples, data.groups)
     if evaluation.nll == math.inf:
-        finding.infinite_nll = _why_infinite(data, reading)
+        finding.infinite_nll = _why_infinite(samples)
+    if request.plot_style != "uniform":
+        from dualfocal.plots.quantiles import Outcomes
+
+        finding.outcomes = Outcomes.from_samples(samples)
+    if request.methods:
+        finding.comparison = _compare(err, name, samples, request, merged=merged)
     return finding
 
 
-def _why_infinite(data: "Predictions", reading: "Reading") -> str:
+def _why_infinite(samples: "Samples") -> str:
     """Return why the NLL is infinite."""
-    rows = reading.rows(data)
-    of_target = rows.values.gather(1, rows.target[:, None])
-    number = int((of_target == (0 if data.input == "probs" else -math.inf)).sum())
+    of_target = samples.values.gather(1, samples.target[:, None])
+    number = int((of_target == (0 if samples.input == "probs" else -math.inf)).sum())
     if number == 0:
         return "logits are too far apart to be summed"
-    rounded = "; if they were rounded to 0, save more digits, or logits" if data.input == "probs" else ""
+    rounded = "; if they were rounded to 0, save more digits, or logits" if samples.input == "probs" else ""
     return f"{quantity(number, 'true class')} {'has' if number == 1 else 'have'} probability 0{rounded}"
 
 
-def _compare(
-    err: Console, finding: Finding, data: "Predictions", request: Request, *, merged: bool
-) -> "CalibratorComparison":
+def _compare(err: Console, name: str, samples: "Samples", request: Request, *, merged: bool) -> "CalibratorComparison":
     """Compare calibrators, fitted on the validation split of a run folder, otherwise cross-validated."""
     from dualfocal.calibrators import compare_calibrators
 
-    reading = request.reading
-    validation, remark = (None, "") if merged else reading.validation(Path(finding.name), reading.rows(data))
+    validation, remark = (None, "") if merged else request.reading.validation(Path(name), samples)
     if remark:
-        say(err, f"{finding.name}: {remark}")
+        say(err, f"{name}: {remark}")
     with progress_bar(err, "fitting calibrators") as progress:
         return compare_calibrators(
-            data.values,
-            data.target,
-            request.methods,
-            input=data.input,
+            samples,
+            methods=request.methods,
             validation=validation,
-            part=reading.split or "test",
-            evaluation=finding.evaluation,
-            clusters=reading.clusters(data),
-            sample_weight=data.weights,
             folds=request.folds,
             repeats=request.repeats,
             progress=progress,
-            **reading.scoring,
+            **request.reading.scoring,
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dualfocal.calibrators import CalibratorComparison
     from dualfocal.metrics import Evaluation
     from dualfocal.metrics.groups import GroupEvaluation
-    from dualfocal.plots.quantiles import Samples
+    from dualfocal.plots.quantiles import Outcomes
 
 FLOOR = "noise floor: the mean score of a perfectly calibrated model with the same confidences and number of samples"
 TOP_LABEL = (
@@ -60,7 +60,7 @@ class Finding:
     groups_follow_labels: bool = False
     infinite_nll: str = ""
     comparison: "CalibratorComparison | None" = None
-    samples: "Samples | None" = None
+    outcomes: "Outcomes | None" = None
 
     def cells(self) -> list[str]:
         """The row of the table of several files."""
@@ -173,14 +173,14 @@ def draw_findings(findings: list[Finding], request: Request) -> None:
                 label = f"{label}, recommended"
                 recommended.append(label)
             panels[label] = evaluation
-    samples = {name: finding.samples for name, finding in zip(names, findings, strict=True) if finding.samples}
-    save_diagrams(request, panels, samples, title=names[0] if alone else "", highlight=recommended)
+    outcomes = {name: finding.outcomes for name, finding in zip(names, findings, strict=True) if finding.outcomes}
+    save_diagrams(request, panels, outcomes, title=names[0] if alone else "", highlight=recommended)
 
 
 def save_diagrams(
     request: Request,
     evaluations: "Mapping[str, Evaluation]",
-    samples: "Mapping[str, Samples]",
+    outcomes: "Mapping[str, Outcomes]",
     *,
     title: str = "",
     highlight: "Collection[str]" = (),
@@ -192,11 +192,11 @@ def save_diagrams(
     assert request.plot is not None
     if request.plot_style == "corp":
         seed = request.reading.seed
-        curves = {name: samples[name].corp(positive=e.positive, seed=seed) for name, e in evaluations.items()}
+        curves = {name: outcomes[name].corp(positive=e.positive, seed=seed) for name, e in evaluations.items()}
         figure = corp_figure(curves, title=title)
     else:
         if request.plot_style == "quantile":
-            evaluations = {name: QuantileEvaluation.of(e, samples[name]) for name, e in evaluations.items()}
+            evaluations = {name: QuantileEvaluation.of(e, outcomes[name]) for name, e in evaluations.items()}
         figure = reliability_figure(evaluations, title=title, highlight=highlight)
     save(figure, request.plot, dpi=150)
 

@@ -27,6 +27,7 @@ from dualfocal.tables import quantity
 if TYPE_CHECKING:
     from dualfocal.calibrators import MultilabelCalibrator, MultilabelComparison
     from dualfocal.metrics import MultilabelEvaluation
+    from dualfocal.metrics.multilabel.entries import Entries
     from dualfocal.predictions import Predictions, Reading
 
 REMEDIES = {  # of options that do not apply
@@ -116,7 +117,7 @@ def methods_of(calibrate: str) -> tuple[str, ...]:
 
 def load_labels(path: Path, reading: "Reading", *, labels: bool = True) -> "Predictions":
     """Load multi-label predictions with the options of a command."""
-    from dualfocal.metrics.rows import INDEPENDENT
+    from dualfocal.metrics.samples import INDEPENDENT
     from dualfocal.predictions import load_multilabel_predictions
 
     if path.is_dir():
@@ -137,24 +138,29 @@ def load_labels(path: Path, reading: "Reading", *, labels: bool = True) -> "Pred
 
 
 def _evaluate(err: Console, name: str, data: "Predictions", reading: "Reading", inference: bool) -> LabelFinding:
-    from dualfocal.metrics import evaluate_multilabel
+    from dualfocal.metrics.draws import Settings
+    from dualfocal.metrics.multilabel.evaluation import evaluate_entries
 
     say(err, f"{name}: {data.taken}")
+    settings = Settings(level=reading.level, seed=reading.seed) if inference else None
     with errors_name(name), progress_bar(err, "labels") as progress:
-        result = evaluate_multilabel(
-            data.values,
-            data.target,
-            input=data.input,
-            num_bins=reading.num_bins,
-            inference=inference,
-            seed=reading.seed,
-            ignore_index=reading.ignore_index,
-            level=reading.level,
-            class_names=data.class_names,
-            clusters=data.clusters,
-            progress=progress,
-        )
+        result = evaluate_entries(_entries(data, reading), reading.num_bins, settings, progress)
     return LabelFinding(name, data, result)
+
+
+def _entries(data: "Predictions", reading: "Reading") -> "Entries":
+    from dualfocal.metrics.multilabel.entries import as_entries
+
+    return as_entries(
+        data.values,
+        data.target,
+        {
+            "input": data.input,
+            "ignore_index": reading.ignore_index,
+            "class_names": data.class_names,
+            "clusters": data.clusters,
+        },
+    )
 
 
 def _compare(err: Console, data: "Predictions", request: Request, methods: Sequence[str]) -> "MultilabelComparison":
@@ -167,30 +173,28 @@ def _compare(err: Console, data: "Predictions", request: Request, methods: Seque
             data.target,
             methods,
             input=data.input,
-            folds=request.folds,
-            repeats=request.repeats,
-            num_bins=reading.num_bins,
             ignore_index=reading.ignore_index,
             clusters=data.clusters,
-            level=reading.level,
-            seed=reading.seed,
+            folds=request.folds,
+            repeats=request.repeats,
             progress=progress,
+            **reading.scoring,
         )
 
 
 def _in_quantiles(finding: LabelFinding, reading: "Reading") -> "MultilabelEvaluation":
     """Return the evaluation with bins that hold equally many samples."""
-    from dualfocal.metrics.multilabel.entries import as_entries
-    from dualfocal.plots.quantiles import QuantileEvaluation, Samples
+    from dualfocal.plots.quantiles import Outcomes, QuantileEvaluation
 
-    data, evaluation = finding.data, finding.evaluation
-    entries = as_entries(data.values, data.target, input=data.input, ignore_index=reading.ignore_index)
-    pooled = QuantileEvaluation.of(evaluation.micro, Samples.from_rows(entries.pooled()))
+    evaluation, entries = finding.evaluation, _entries(finding.data, reading)
+    pooled = QuantileEvaluation.of(evaluation.micro, Outcomes.from_samples(entries.pooled()))
     labels = []
     for label in evaluation.labels:
-        rows = entries.label(label.index)
-        assert rows is not None  # otherwise the label is left out of the evaluation
-        labels.append(replace(label, evaluation=QuantileEvaluation.of(label.evaluation, Samples.from_rows(rows))))
+        samples = entries.label(label.index)
+        assert samples is not None  # otherwise the label is left out of the evaluation
+        labels.append(
+            replace(label, evaluation=QuantileEvaluation.of(label.evaluation, Outcomes.from_samples(samples)))
+        )
     return replace(evaluation, micro=pooled, labels=tuple(labels))
 
 
@@ -239,7 +243,7 @@ def apply_labels(
     """Calibrate multi-label predictions with a saved calibrator, and score them if there is a target."""
     from dualfocal.calibrators.application import effect_verdict, is_worse, multilabel_nll_change
     from dualfocal.calibrators.inputs import digest
-    from dualfocal.metrics import evaluate_multilabel
+    from dualfocal.metrics import evaluate
     from dualfocal.predictions import rewrite_predictions
 
     printer, err = consoles(as_json)
@@ -268,7 +272,9 @@ def apply_labels(
         scores = {}
         for when, one, kind in (("before", data.values, data.input), ("after", calibrated, "logits")):
             with errors_name(file):
-                scores[when] = evaluate_multilabel(one, data.labels, input=kind, ignore_index=reading.ignore_index)
+                scores[when] = evaluate(
+                    one, data.labels, task="multilabel", input=kind, ignore_index=reading.ignore_index
+                )
         rows = zip(*(score.table().rows for score in scores.values()), strict=True)
         table = replace(scores["before"].table(), headings=["", *scores])
         show(printer, replace(table, rows=[[*first, second[1]] for first, second in rows]), f"{file}: ")

@@ -1,6 +1,7 @@
 """`dualfocal evaluate TEST --shifted FILE...`: a model on a test set and on shifted sets."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,17 +85,19 @@ def _evaluate(
 ) -> "tuple[ShiftEvaluation, ShiftCalibration | None]":
     """Evaluate the test set and the shifted sets; with a method, before and after calibration."""
     from dualfocal.calibrators import calibrate_shift
-    from dualfocal.metrics import ShiftSet, evaluate_shift
+    from dualfocal.metrics import evaluate_shift
 
     reading = request.reading
-    test_set, *shifted = (
-        ShiftSet(part.values, part.labels, reading.clusters(part), part.input) for part in (data, *sets.values())
-    )
-    shifted_sets = dict(zip(sets, shifted, strict=True))
+    with errors_name("test"):
+        test_set = reading.samples(data)
+    shifted_sets = {}
+    for name, part in sets.items():
+        with errors_name(name):
+            shifted_sets[name] = reading.samples(part)
     with progress_bar(err, "evaluating") as progress:
         if not request.methods:
             return evaluate_shift(test_set, shifted_sets, progress=progress, **reading.scoring), None
-        validation, remark = reading.validation(test, reading.rows(data))
+        validation, remark = reading.validation(test, test_set)
         if remark:
             say(err, f"{test}: {remark}")
         [(name, calibrator)] = request.methods.items()
@@ -102,13 +105,12 @@ def _evaluate(
             test_set,
             shifted_sets,
             calibrator,
-            name=name,
             validation=validation,
             folds=request.folds,
             progress=progress,
             **reading.scoring,
         )
-    return calibration.before, calibration
+    return calibration.before, replace(calibration, method=name)
 
 
 def _shifted_paths(test: Path, places: Sequence[str]) -> dict[str, Path]:

@@ -19,7 +19,7 @@ from dualfocal.integrations._evaluation_mode import evaluation_mode
 from dualfocal.integrations.hf._causal_lm_head import CausalLM
 from dualfocal.integrations.hf._token_batches import IGNORED, TokenBatch, token_batches
 from dualfocal.metrics.linear import CHUNK_BYTES
-from dualfocal.metrics.rows import Rows, check_target
+from dualfocal.metrics.samples import Samples, check_target
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.tokens import TokenConfidences, TokenEvaluation
 
@@ -205,8 +205,7 @@ def _add(
 
 def _numbers(logits: Tensor, target: Tensor, state: TokenConfidences) -> dict[str, Tensor]:
     """Reduce logits (M, V) to a few numbers per token, on the CPU."""
-    rows = Rows(logits, target.to(logits.device), None, "logits", positive=False, dtype=torch.float64)
-    stats = scan(rows, scores=True)
+    stats = scan(Samples(logits, target.to(logits.device)), scores=True)
     numbers = {"confidence": stats.confidence, "right": stats.right, "nll": stats.nll, "brier": stats.brier}
     if state.decade is not None:
         numbers["predicted"] = stats.predicted

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dualfocal.integrations.hf._token_batches import IGNORED
 from dualfocal.metrics import evaluate
 from dualfocal.metrics.arrays import Array, as_tensor
-from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import scan
 
 STATISTICS = ("confidence", "right", "nll", "brier")  # last dimension of lm_statistics
@@ -118,8 +118,8 @@ def lm_statistics(logits: Tensor | Sequence[Tensor], labels: Tensor) -> Tensor:
     keep = labels != IGNORED
     numbers = torch.full((len(labels), len(STATISTICS)), float(IGNORED), dtype=torch.float64, device=logits.device)
     if bool(keep.any()):
-        rows = as_rows(logits.reshape(-1, logits.shape[-1])[keep], labels[keep], input="logits")
-        stats = scan(rows, scores=True)
+        samples = Samples.from_arrays(logits.reshape(-1, logits.shape[-1])[keep], labels[keep], input="logits")
+        stats = scan(samples, scores=True)
         columns = (stats.confidence, stats.right, stats.nll, stats.brier)
         numbers[keep] = torch.from_numpy(np.stack(columns, axis=1)).to(numbers.device)
     return numbers.view(*logits.shape[:2], len(STATISTICS))

@@ -18,7 +18,7 @@ from dualfocal.files import check_readable
 from dualfocal.integrations.lightning._kept_rows import KeptRows, gathered, num_processes
 from dualfocal.metrics import CalibrationSums, Evaluation, ece
 from dualfocal.metrics.arrays import as_tensor
-from dualfocal.metrics.rows import INPUTS, Rows, as_rows, check_logits
+from dualfocal.metrics.samples import INPUTS, Samples, check_logits
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -142,9 +142,9 @@ class CalibrationCallback(Callback):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Add the samples of a batch."""
-        if dataloader_idx == self.dataloader_idx and (rows := self._rows(outputs, "validation_step")) is not None:
-            self._state = self._plus(self._state, rows.values, rows.target, rows.input)
-            self._kept.add(rows.values, rows.target)
+        if dataloader_idx == self.dataloader_idx and (samples := self._samples(outputs, "validation_step")) is not None:
+            self._state = self._plus(self._state, samples.values, samples.target, samples.input)
+            self._kept.add(samples.values, samples.target)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log the metrics of all samples and fit the temperature."""
@@ -192,13 +192,13 @@ class CalibrationCallback(Callback):
         """Add the samples of a batch, if ``test_step`` returns them."""
         if dataloader_idx != self.dataloader_idx or not isinstance(outputs, Mapping) or self.logits not in outputs:
             return
-        rows = self._rows(outputs, "test_step")
-        if rows is None:
+        samples = self._samples(outputs, "test_step")
+        if samples is None:
             return
-        self._state = self._plus(self._state, rows.values, rows.target, rows.input)
+        self._state = self._plus(self._state, samples.values, samples.target, samples.input)
         if self.calibrator is not None:
-            calibrated = self.calibrator.to(rows.values.device)(rows.values, input=rows.input)
-            self._calibrated_state = self._plus(self._calibrated_state, calibrated, rows.target, "logits")
+            calibrated = self.calibrator.to(samples.values.device)(samples.values, input=samples.input)
+            self._calibrated_state = self._plus(self._calibrated_state, calibrated, samples.target, "logits")
 
     def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log the metrics of all samples, before and after temperature scaling."""
@@ -220,7 +220,7 @@ class CalibrationCallback(Callback):
         batch = CalibrationSums.from_predictions(values, target, input=kind, num_bins=self.num_bins)
         return batch if state is None else state + batch
 
-    def _rows(self, outputs: Any, step: str) -> Rows | None:
+    def _samples(self, outputs: Any, step: str) -> Samples | None:
         """Return the samples that a step returned; None if all are ignored."""
         remedy = f'{step} must return {{"{self.logits}": logits, "{self.target}": target}}'
         if not isinstance(outputs, Mapping):
@@ -231,10 +231,10 @@ class CalibrationCallback(Callback):
         values, target = as_tensor("logits", outputs[self.logits]), as_tensor("target", outputs[self.target])
         if bool((target == self.ignore_index).all()):
             return None
-        rows = as_rows(values, target, input=self.input, ignore_index=self.ignore_index)
-        if rows.input == "logits":
-            check_logits(rows.values.amax(1))
-        return rows
+        samples = Samples.from_arrays(values, target, input=self.input, ignore_index=self.ignore_index)
+        if samples.input == "logits":
+            check_logits(samples.values.amax(1))
+        return samples
 
 
 def checkpoint_calibrator(path: str | os.PathLike[str], prefix: str = "val/") -> TemperatureScaling:

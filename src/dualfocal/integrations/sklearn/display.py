@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array
 from dualfocal.checks import check_choice
 from dualfocal.integrations.sklearn._labels import classes_and_target
 from dualfocal.metrics import Evaluation, evaluate
-from dualfocal.metrics.rows import as_rows
+from dualfocal.metrics.samples import Samples
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -163,10 +163,10 @@ class ReliabilityDisplay:
         evaluation = evaluate(values, target, input="probs", num_bins=n_bins, inference=inference, binary=binary)
         check_choice("strategy", strategy, ("uniform", "quantile"))
         if strategy == "quantile":
-            from dualfocal.plots.quantiles import QuantileEvaluation, Samples
+            from dualfocal.plots.quantiles import Outcomes, QuantileEvaluation
 
-            samples = Samples.from_rows(as_rows(values, target, input="probs", binary=binary))
-            evaluation = QuantileEvaluation.of(evaluation, samples)
+            outcomes = Outcomes.from_samples(Samples.from_arrays(values, target, input="probs", binary=binary))
+            evaluation = QuantileEvaluation.of(evaluation, outcomes)
         return cls(evaluation, estimator_name=name, pos_label=pos_label).plot(ax=ax)
 
     def plot(self, *, ax: "Axes | None" = None, name: str | None = None) -> Self:

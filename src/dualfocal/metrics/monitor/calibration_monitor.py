@@ -14,7 +14,7 @@ from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.monitor._gamblers import Gamblers
 from dualfocal.metrics.monitor.history import Alarm, Period, Source, finite_number, shortened
 from dualfocal.metrics.monitor.verdict import monitor_verdict
-from dualfocal.metrics.rows import BINARY
+from dualfocal.metrics.samples import BINARY
 from dualfocal.metrics.sums import CalibrationSums
 from dualfocal.tables import quantity
 

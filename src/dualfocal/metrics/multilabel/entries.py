@@ -1,14 +1,14 @@
 """The input of multi-label metrics and calibrators: one probability and one 0 or 1 for each sample and label."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from dualfocal.checks import check_choice, check_ignore_index, listed
 from dualfocal.metrics.arrays import Array, as_tensor, column_names, in_column_order, names_of_classes
-from dualfocal.metrics.rows import INPUTS, ROUNDING, Rows, as_rows, cluster_codes
+from dualfocal.metrics.samples import INPUTS, ROUNDING, SampleOptions, Samples, check_independent, cluster_codes
 
 
 @dataclass(frozen=True)
@@ -25,28 +25,35 @@ class Entries:
     def __len__(self) -> int:
         return len(self.values)
 
+    def at(self, index: Tensor) -> "Entries":
+        """Return some of the samples."""
+        cluster = None if self.cluster is None else self.cluster[index]
+        return replace(
+            self, values=self.values[index], target=self.target[index], keep=self.keep[index], cluster=cluster
+        )
+
     @property
     def num_labels(self) -> int:
         """Number of labels."""
         return self.values.shape[1]
 
-    def label(self, index: int) -> Rows | None:
-        """Return the entries of a label as rows of a binary problem; None if all are ignored."""
+    def label(self, index: int) -> Samples | None:
+        """Return the entries of a label as samples of a binary problem; None if all are ignored."""
         keep = self.keep[:, index]
         if not bool(keep.any()):
             return None
         cluster = None if self.cluster is None else self.cluster[keep]
-        return self._rows(self.values[keep, index], self.target[keep, index], cluster)
+        return self._samples(self.values[keep, index], self.target[keep, index], cluster)
 
-    def pooled(self) -> Rows:
-        """Return all entries as rows of one binary problem, in the clusters of the caller, or else of their samples."""
+    def pooled(self) -> Samples:
+        """Return all entries as samples of one binary problem, in the clusters given, or else by sample."""
         cluster = torch.arange(len(self), device=self.values.device) if self.cluster is None else self.cluster
-        return self._rows(
+        return self._samples(
             self.values[self.keep], self.target[self.keep], cluster[:, None].expand_as(self.keep)[self.keep]
         )
 
-    def _rows(self, values: Tensor, target: Tensor, cluster: Tensor | None) -> Rows:
-        return as_rows(
+    def _samples(self, values: Tensor, target: Tensor, cluster: Tensor | None) -> Samples:
+        return Samples.from_arrays(
             values,
             target,
             input=self.input,
@@ -56,25 +63,27 @@ class Entries:
         )
 
 
-def as_entries(
-    logits: Array,
-    target: Array,
-    *,
-    input: str | None = None,
-    ignore_index: int = -100,
-    class_names: Sequence[str] | None = None,
-    clusters: Array | None = None,
-) -> Entries:
-    """Check multi-label predictions; ``input=None`` means logits, which is checked.
+def as_entries(logits: Array | Samples, target: Array | None, options: SampleOptions) -> Entries:
+    """Check multi-label predictions; without ``input``, logits are meant, which is checked.
 
     Raises:
         TypeError: an argument is not an array.
         ValueError: a shape, dtype, value or option is invalid, or no entry is left.
 
-    >>> entries = as_entries([[2.0, -1.0], [0.5, -3.0]], [[1, 0], [0, -100]], class_names=["cat", "dog"])
+    >>> entries = as_entries([[2.0, -1.0], [0.5, -3.0]], [[1, 0], [0, -100]], {"class_names": ["cat", "dog"]})
     >>> entries.keep.tolist(), entries.names
     ([[True, True], [True, False]], ('cat', 'dog'))
     """
+    if isinstance(logits, Samples) or target is None:
+        raise TypeError("task='multilabel' takes logits and target, each of shape (N, L)")
+    for name in ("binary", "sample_weight"):
+        if options.get(name) is not None:
+            raise ValueError(f"{name} does not apply to task='multilabel': leave it out")
+    input, class_names, clusters = options.get("input"), options.get("class_names"), options.get("clusters")
+    ignore_index = options.get("ignore_index", -100)
+    if isinstance(clusters, str):
+        check_independent(clusters)
+        clusters = None
     check_choice("input", input, (None, *INPUTS))
     check_ignore_index(ignore_index)
     if ignore_index in (0, 1):
@@ -99,7 +108,7 @@ def as_entries(
         )
     _check_values(values, keep, input or "logits", names)
     used, labels = keep.any(1), labels.long()
-    cluster = None if clusters is None else cluster_codes(clusters, values.shape[:1])[used.cpu()].to(values.device)
+    cluster = None if clusters is None else cluster_codes(clusters, values.shape[:1])[1][used.cpu()].to(values.device)
     if not bool(used.all()):
         values, labels, keep = values[used], labels[used], keep[used]
     return Entries(values, labels, keep, input or "logits", names, cluster)

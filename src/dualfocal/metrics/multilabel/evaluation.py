@@ -24,84 +24,55 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dualfocal.checks import check_count, check_level
-from dualfocal.metrics._several import tracked
-from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.cells import Floats, bin_index, tally
 from dualfocal.metrics.draws import Settings, draw_cells, floor_of
-from dualfocal.metrics.evaluation import evaluate_rows
+from dualfocal.metrics.evaluation import evaluate_samples
 from dualfocal.metrics.inference_result import Floor, holm
-from dualfocal.metrics.multilabel.entries import Entries, as_entries
+from dualfocal.metrics.multilabel.entries import Entries
 from dualfocal.metrics.multilabel.result import LabelEvaluation, MultilabelEvaluation
 from dualfocal.metrics.result import inference_of
 from dualfocal.metrics.scan import Scan, scan
+from dualfocal.metrics.several import tracked
 from dualfocal.metrics.units import MOST_UNITS, unit_factor, wild_signs
 
 MOST_LABELS = 10_000
 NO_ENTRIES, ONE_CLUSTER = "all entries are ignored", "its entries are in one cluster"
 
 
-def evaluate_multilabel(
-    logits: Array,
-    target: Array,
-    *,
-    input: str | None = None,
-    num_bins: int = 15,
-    inference: bool = False,
-    seed: int = 0,
-    ignore_index: int = -100,
-    level: float = 0.9,
-    draws: int = 1000,
-    class_names: Sequence[str] | None = None,
-    clusters: Array | None = None,
-    progress: Callable[[float], None] | None = None,
+def evaluate_entries(
+    entries: Entries, num_bins: int, settings: Settings | None, progress: Callable[[float], None] | None = None
 ) -> MultilabelEvaluation:
-    """Evaluate multi-label predictions: :func:`~dualfocal.metrics.evaluate` with ``task="multilabel"``.
+    """Evaluate multi-label predictions, see :func:`~dualfocal.metrics.evaluate` with ``task="multilabel"``.
+
+    Small p-values of labels are computed again with more draws.
 
     Args:
-        logits: log-odds of each label, ``(N, L)``, whose sigmoid is its probability.
-        target: 0 or 1 for each sample and label, ``(N, L)``; integers, booleans or floats.
-        input: ``"logits"`` or ``"probs"``, whichever ``logits`` holds. None means logits, and raises an error if all
-            values lie in [0, 1].
+        entries: the predictions and targets.
         num_bins: number of bins of the calibration errors.
-        inference: also compute noise floors, tests and intervals.
-        seed: seed of the draws for ``inference``.
-        ignore_index: target value of entries to leave out.
-        level: nominal coverage of the intervals.
-        draws: number of draws for floors and p-values; small p-values of labels are computed again with more draws.
-        class_names: names of the labels (None: the columns of a data frame, or numbers).
-        clusters: the cluster of each sample, ``(N,)``; see :func:`~dualfocal.metrics.evaluate`. Without it, samples are
-            independent, but not the entries of a sample.
+        settings: how the inference is made (None: without inference).
         progress: called with the share of the labels that are done.
 
     Raises:
-        TypeError: an argument is not an array.
-        ValueError: a shape, dtype, value or option is invalid, or no entry is left.
+        ValueError: there are too many labels, or none can be evaluated.
 
     >>> import torch
+    >>> from dualfocal.metrics import evaluate
     >>> generator = torch.Generator().manual_seed(1)
     >>> logits = torch.randn(2000, 3, generator=generator) - torch.tensor([0.0, 1.0, 2.0])
     >>> target = torch.rand(2000, 3, generator=generator) < logits.sigmoid()
     >>> logits[:, 2] += 1  # the probabilities of the rarest label are too high
-    >>> result = evaluate_multilabel(logits, target, inference=True, class_names=["cat", "dog", "emu"])
+    >>> result = evaluate(logits, target, task="multilabel", inference=True, class_names=["cat", "dog", "emu"])
     >>> [label.name for label in result.miscalibrated]
     ['emu']
     """
-    check_count("draws", draws, 100)
-    check_level(level)
-    check_count("num_bins", num_bins)
-    entries = as_entries(
-        logits, target, input=input, ignore_index=ignore_index, class_names=class_names, clusters=clusters
-    )
     if entries.num_labels > MOST_LABELS:
         raise ValueError(f"at most {MOST_LABELS:,} labels are supported, got {entries.num_labels:,}")
-    settings = Settings(level, draws, seed) if inference else None
     labels, left_out, noise, wrong = _evaluate_labels(entries, num_bins, settings, progress)
-    rows = entries.pooled()
-    stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
-    micro = evaluate_rows(rows, stats, num_bins, settings=settings)
+    samples = entries.pooled()
+    stats = scan(samples, num_bins=num_bins, scores=True, classwise=True)
+    micro = evaluate_samples(samples, stats, num_bins, settings=settings)
     adjusted = math.nan
-    if inference:
+    if settings is not None:
         p_values = [inference_of(evaluation).p_value for evaluation in (micro, *(label.evaluation for label in labels))]
         adjusted, *by_label = holm(p_values, weights=[len(labels)] + [1] * len(labels))
         labels = [replace(label, p_adjusted=p) for label, p in zip(labels, by_label, strict=True)]
@@ -112,10 +83,10 @@ def evaluate_multilabel(
         micro=micro,
         macro_ece=float(np.mean([label.evaluation.ece for label in labels])),
         subset_accuracy=1 - float(wrong.mean()),
-        macro_floor=_macro_floor(labels, noise) if inference else None,
+        macro_floor=None if settings is None else _macro_floor(labels, noise),
         p_adjusted=adjusted,
         left_out=left_out,
-        clusters_given=clusters is not None,
+        clusters_given=entries.cluster is not None,
     )
 
 
@@ -136,12 +107,12 @@ def _evaluate_labels(
     total, wrong = np.zeros(draws), np.zeros(len(entries), dtype=bool)
     many = None if settings is None else replace(settings, tests=entries.num_labels)
     for index, name in tracked(list(enumerate(entries.names)), progress):
-        rows = entries.label(index)
-        if rows is None or (cluster is not None and rows.cluster is None):
-            left_out[name] = NO_ENTRIES if rows is None else ONE_CLUSTER
+        samples = entries.label(index)
+        if samples is None or (cluster is not None and samples.cluster is None):
+            left_out[name] = NO_ENTRIES if samples is None else ONE_CLUSTER
             continue
-        stats = scan(rows, num_bins=num_bins, scores=True, classwise=True)
-        evaluation = evaluate_rows(rows, stats, num_bins, settings=many)
+        stats = scan(samples, num_bins=num_bins, scores=True, classwise=True)
+        evaluation = evaluate_samples(samples, stats, num_bins, settings=many)
         labels.append(LabelEvaluation(index, name, evaluation))
         wrong[keep[:, index]] |= ~stats.right
         if settings is not None:
@@ -186,16 +157,16 @@ def macro_floor_mean(entries: Entries, *, num_bins: int = 15, draws: int = 1000,
     """Return the mean of the macro floor of :func:`evaluate_multilabel`, without tests and intervals."""
     floors = []
     for index in range(entries.num_labels):
-        rows = entries.label(index)
-        if rows is None or (entries.cluster is not None and rows.cluster is None):
+        samples = entries.label(index)
+        if samples is None or (entries.cluster is not None and samples.cluster is None):
             continue
-        stats = scan(rows)
+        stats = scan(samples)
         bins = stats.bins(num_bins)
         drawn = draw_cells(bins, draws, np.random.default_rng(seed))
-        floor = floor_of(np.abs(drawn).sum(1) / len(rows)).mean
+        floor = floor_of(np.abs(drawn).sum(1) / len(samples)).mean
         if stats.cluster is not None:
             noise = WildNoise(stats.cluster, draws, seed)
-            floor = max(floor, floor_of(noise.ece(stats, bins.edges, np.ones(len(rows), bool))).mean)
+            floor = max(floor, floor_of(noise.ece(stats, bins.edges, np.ones(len(samples), bool))).mean)
         floors.append(floor)
     return float(np.mean(floors)) if floors else math.nan
 

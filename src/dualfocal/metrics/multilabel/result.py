@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from dualfocal.metrics.inference_result import SIGNIFICANCE, Floor, Inference
 from dualfocal.metrics.multilabel.verdict import FEW, multilabel_verdict
@@ -63,11 +63,6 @@ class LabelEvaluation:
         """Return plain content for JSON."""
         about = {"label": self.name, "index": self.index, "base_rate": self.base_rate, "positives": self.num_positive}
         return {**about, "p_adjusted": finite(self.p_adjusted), **self.evaluation.to_dict()}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read the output of :meth:`to_dict`."""
-        return cls(content["index"], content["label"], Evaluation.from_dict(content), _number(content["p_adjusted"]))
 
 
 @dataclass(frozen=True)
@@ -272,30 +267,6 @@ class MultilabelEvaluation(Printed):
             "left_out": dict(self.left_out),
         }
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read the output of :meth:`to_dict`: ``from_dict(content).to_dict() == content``.
-
-        Raises:
-            ValueError: the content has another schema.
-            KeyError, TypeError: an entry is missing, or has another type.
-        """
-        if content["schema"] != SCHEMA or content["task"] != "multilabel":
-            raise ValueError(f"this version reads multi-label evaluations of schema {SCHEMA}, got {content['schema']}")
-        floor = content["macro_floor"]
-        return cls(
-            num_samples=content["num_samples"],
-            num_bins=content["num_bins"],
-            labels=tuple(map(LabelEvaluation.from_dict, content["labels"])),
-            micro=Evaluation.from_dict(content["micro"]),
-            macro_ece=content["macro_ece"],
-            subset_accuracy=content["subset_accuracy"],
-            macro_floor=None if floor is None else Floor(**floor),
-            p_adjusted=_number(content["p_adjusted"]),
-            left_out=content["left_out"],
-            clusters_given=content["clusters_given"],
-        )
-
     def _tables(self) -> list[Table]:
         return [self.table(), self.label_table()]
 
@@ -305,7 +276,3 @@ class MultilabelEvaluation(Printed):
 
 def _floor_cells(floor: Floor | None) -> list[str]:
     return ["", ""] if floor is None else [METRICS["ece"].text(floor.mean), METRICS["ece"].text(floor.q95)]
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value

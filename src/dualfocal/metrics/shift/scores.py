@@ -4,13 +4,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from dualfocal.metrics.auroc import Auroc
 from dualfocal.metrics.inference_result import SIGNIFICANCE, holm
 from dualfocal.metrics.printed import Printed
 from dualfocal.metrics.registry import METRICS
-from dualfocal.metrics.result import Evaluation, check_schema, inference_of
+from dualfocal.metrics.result import Evaluation, inference_of
 from dualfocal.tables import Table
 
 SCHEMA = 1
@@ -63,18 +63,6 @@ class ShiftScores:
             "intervals": {name: list(ends) for name, ends in self.intervals.items()},
             "auroc": {name: area.to_dict() for name, area in self.auroc.items()},
         }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read the output of :meth:`to_dict`."""
-        evaluation = content["evaluation"]
-        return cls(
-            name=content["name"],
-            num_samples=content["num_samples"],
-            evaluation=None if evaluation is None else Evaluation.from_dict(evaluation),
-            intervals={name: (float(low), float(high)) for name, (low, high) in content["intervals"].items()},
-            auroc={name: Auroc.from_dict(area) for name, area in content["auroc"].items()},
-        )
 
 
 @dataclass(frozen=True)
@@ -154,18 +142,6 @@ class ShiftEvaluation(Printed):
             "test": self.test.to_dict(),
             "shifted": [scores.to_dict() for scores in self.shifted],
         }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read the output of :meth:`to_dict`: ``from_dict(content).to_dict() == content``.
-
-        Raises:
-            ValueError: the content has another schema.
-            KeyError, TypeError: an entry is missing, or has another type.
-        """
-        check_schema("a shift evaluation", content, SCHEMA)
-        shifted = tuple(ShiftScores.from_dict(scores) for scores in content["shifted"])
-        return cls(ShiftScores.from_dict(content["test"]), shifted, content["level"], content["seed"])
 
 
 def kind_and_severity(name: str) -> tuple[str, float | None]:
