@@ -244,7 +244,7 @@ def compare(
     noise = label_noise(models[:1], models[1:], num_bins, seed=seed)
     differences = {}
     for name in METRICS:
-        if name != "mce":
+        if name in noise:  # not of the MCE
             before, after = (float(getattr(evaluation, name)) for evaluation in evaluations)
             draws = drawn[name][:, 1] - drawn[name][:, 0]
             differences[name] = Difference.from_draws(name, before, after, draws, level, noise[name])

@@ -3,8 +3,8 @@
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Unpack, overload
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dualfocal.metrics.inference import Evidence, infer
 from dualfocal.metrics.inference_result import WeightSummary
 from dualfocal.metrics.published import by_convention, published_intervals
 from dualfocal.metrics.ranking import RiskCoverage, adaptive_bins
+from dualfocal.metrics.registry import METRICS
 from dualfocal.metrics.result import Evaluation
 from dualfocal.metrics.rounding import Rounding
 from dualfocal.metrics.samples import SampleOptions, Samples, as_samples
@@ -178,9 +179,11 @@ def evaluate_samples(
         changed = by_convention(samples, num_bins, convention)
         if convention == "published" and settings is not None:
             published = published_intervals(samples, stats, num_bins, settings)
-    return summary.evaluation(
+    evaluation = summary.evaluation(
         settings, class_names=samples.class_names, convention=convention, changed=changed, published=published
     )
+    further = {name: metric.compute(stats) for name, metric in METRICS.items() if metric.compute is not None}
+    return replace(evaluation, further=further) if further else evaluation
 
 
 def squared_error(stats: Scan, bins: BinStats) -> float:
@@ -255,16 +258,18 @@ class Summary:
                 positive=self.positive,
             )
             inference = infer(evidence, settings, published or {})
-        values = {
+        errors = {
             "ece": bins.ece(),
             "adaptive_ece": float(np.abs(self.adaptive.gap).sum()) / total,
             "mce": bins.mce(),
-        } | dict(changed or {})
+        }
+        scores = {**errors, **(changed or {}), **self.scores}
+        values: dict[str, Any] = {name: float(value) for name, value in scores.items()}
         return Evaluation(
             num_samples=round(total),  # the mean weight is 1
             num_classes=0 if self.classes is None else len(self.classes.count),
             num_bins=bins.num_bins,
-            **{name: float(value) for name, value in (values | dict(self.scores)).items()},
+            **values,
             brier_calibration=math.nan if parts is None else parts.calibration,
             brier_refinement=math.nan if parts is None else parts.refinement,
             classwise_ece=by_class,

@@ -1,11 +1,19 @@
-"""Label, unit, decimals and meaning of each metric, for tables and text."""
+"""Label, unit, decimals and meaning of each metric, for tables and text; and how a further metric is computed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dualfocal.metrics.scan import Scan
 
 
 @dataclass(frozen=True)
 class Metric:
     """How a metric is printed. Values are fractions; those in percent are multiplied by 100.
+
+    A line in ``METRICS`` with a function for ``compute`` adds a metric to ``evaluate``, to its tables, JSON and
+    scalars, and to reports. Of sums, and of results that were stored before, its value is NaN.
 
     Args:
         label: name in tables.
@@ -13,6 +21,7 @@ class Metric:
         decimals: number of decimals.
         meaning: explanation for readers who do not know the label.
         has_floor: whether the metric has a noise floor.
+        compute: returns the metric of scanned samples (None: ``evaluate`` itself computes it).
 
     >>> METRICS["ece"].heading, METRICS["ece"].text(0.0435)
     ('ECE [%]', '4.35')
@@ -23,6 +32,7 @@ class Metric:
     decimals: int = 2
     meaning: str = ""
     has_floor: bool = False
+    compute: "Callable[[Scan], float] | None" = None
 
     @property
     def factor(self) -> int:

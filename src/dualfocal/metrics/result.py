@@ -55,6 +55,7 @@ class Evaluation(Printed):
     confidence_only: bool = False
     weights: WeightSummary | None = None  # how much information weighted samples carry; None: equal weights
     rounding: Rounding | None = None  # how the probabilities were rounded; None: they were not
+    further: Mapping[str, float] = field(default_factory=dict)  # metrics that METRICS adds; also attributes
     # For the verdict; not part of to_dict, and two evaluations with other names can be equal. None: unknown.
     class_names: tuple[str, ...] | None = field(default=None, compare=False)
 
@@ -63,6 +64,12 @@ class Evaluation(Printed):
         shown = {name: f"{getattr(self, name):.4g}" for name in ("error", "nll", "brier", "ece")}
         sizes = {name: getattr(self, name) for name in ("num_samples", "num_classes")}
         return f"Evaluation({', '.join(f'{name}={value}' for name, value in (sizes | shown).items())}, ...)"
+
+    def __getattr__(self, name: str) -> float:
+        """Return a further metric; NaN if it is not known, because the samples were only summed up."""
+        if name in METRICS and METRICS[name].compute is not None:
+            return self.further.get(name, math.nan)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def rbs(self) -> float:
@@ -174,7 +181,9 @@ class Evaluation(Printed):
         """
         check_schema("an evaluation", content, SCHEMA)
         positive = content.get("positive", False)
-        names = {name: name for name in (*METRICS, "brier_calibration", "brier_refinement")}
+        own = [name for name, metric in METRICS.items() if metric.compute is None]
+        further = [name for name in METRICS if name not in own and content.get(name) is not None]
+        names = {name: name for name in (*own, "brier_calibration", "brier_refinement")}
         names |= dict(zip(("confidence", "accuracy"), MEANS[positive], strict=True))
         unknown = math.nan if content.get("confidence_only", False) else math.inf
         values: dict[str, Any] = {
@@ -188,6 +197,7 @@ class Evaluation(Printed):
             **{name: content.get(name, False) for name in FLAGS},
             weights=WeightSummary(**content["weights"]) if "weights" in content else None,
             rounding=Rounding(**content["rounding"]) if "rounding" in content else None,
+            further={name: float(content[name]) for name in further},
         )
 
     def table(self) -> Table:
