@@ -26,7 +26,8 @@ from dualfocal.calibrators.inputs import (
 from dualfocal.calibrators.notes import Note, absent_classes
 from dualfocal.checks import check_choice
 from dualfocal.metrics.arrays import Array, are_numbered, as_tensor, class_targets
-from dualfocal.metrics.samples import INPUTS, ROUNDING, Samples, are_probabilities, as_samples, with_logits
+from dualfocal.metrics.inputs import INPUTS, ROUNDING, are_probabilities
+from dualfocal.metrics.samples import Samples, as_samples, with_logits
 from dualfocal.metrics.scan import scan
 
 CHUNK_CPU, CHUNK_DEVICE = 1 << 20, 1 << 23  # elements mapped at a time, unless gradients are needed

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from dualfocal._tensors import compute_dtype, wide_dtype
-from dualfocal.metrics.samples import FEW_CLASSES, Samples, check_logits
+from dualfocal.metrics.inputs import FEW_CLASSES, check_logits
+from dualfocal.metrics.samples import Samples
 
 TILE_CPU, TILE_DEVICE = 1 << 16, 1 << 25  # float64 elements per tile
 

@@ -18,7 +18,8 @@ from dualfocal.calibrators._base import Calibrator
 from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators._tiles import tile_slices
 from dualfocal.checks import check_choice, check_count
-from dualfocal.metrics.samples import Samples, check_logits
+from dualfocal.metrics.inputs import check_logits
+from dualfocal.metrics.samples import Samples
 
 FLOOR = 1e-12  # smallest probability before normalisation
 SAME = 1e-10  # probabilities with a smaller relative difference count as equal

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dualfocal._tensors import compute_dtype, wide_dtype
 from dualfocal.calibrators._base import Calibrator
 from dualfocal.checks import check_choice
-from dualfocal.metrics.samples import INPUTS
+from dualfocal.metrics.inputs import INPUTS
 
 OUTPUTS = ("probs", "logits")
 

@@ -14,7 +14,8 @@ from dualfocal.calibrators._binary_logistic import MOST_START, fit_classes
 from dualfocal.calibrators._fit_report import Fit
 from dualfocal.calibrators._newton import Minimum
 from dualfocal.calibrators._tiles import tile_slices
-from dualfocal.metrics.samples import Samples, check_logits
+from dualfocal.metrics.inputs import check_logits
+from dualfocal.metrics.samples import Samples
 
 MAX_CACHED = 1 << 21  # features are cached up to this many elements, else recomputed in each pass
 SUBSAMPLE = 1 << 20  # number of elements used for the initial guess

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dualfocal.checks import check_level
 from dualfocal.metrics.arrays import Array, as_tensor
-from dualfocal.metrics.samples import cluster_codes
+from dualfocal.metrics.inputs import cluster_codes
 
 FEW = 5.0  # pairs out of order among the independent ones: with fewer, the variance of the placements says little
 

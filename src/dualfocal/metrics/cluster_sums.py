@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dualfocal.metrics.arrays import Array
 from dualfocal.metrics.cells import Floats
-from dualfocal.metrics.samples import cluster_names
+from dualfocal.metrics.inputs import cluster_names
 from dualfocal.metrics.scan import Scan
 from dualfocal.metrics.units import MOST_UNITS, UnitSums
 

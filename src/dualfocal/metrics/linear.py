@@ -8,7 +8,8 @@ from torch import Tensor
 
 from dualfocal._tensors import check_head, class_indices
 from dualfocal.metrics.cells import BinStats, equal_edges
-from dualfocal.metrics.samples import Samples, check_target
+from dualfocal.metrics.inputs import check_target
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import Scan, scan
 
 CHUNK_BYTES = 2**28  # of logits at a time

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dualfocal.metrics.cells import ROUNDING, BinStats, Floats, bin_index, equal_edges, tally
-from dualfocal.metrics.samples import FEW_CLASSES, RowError, Samples, check_logits
-from dualfocal.metrics.samples import ROUNDING as PROBABILITY_ROUNDING
+from dualfocal.metrics.inputs import FEW_CLASSES, RowError, check_logits
+from dualfocal.metrics.inputs import ROUNDING as PROBABILITY_ROUNDING
+from dualfocal.metrics.samples import Samples
 
 TILE_CPU, TILE_DEVICE = 1 << 17, 1 << 25  # elements per tile
 BLOCK = 1 << 14  # minimum number of rows whose numbers are computed together

@@ -17,7 +17,8 @@ from dualfocal._tensors import class_indices
 from dualfocal.checks import check_choice, check_count
 from dualfocal.metrics.arrays import Array, as_tensor, class_targets
 from dualfocal.metrics.cells import BinStats, equal_edges
-from dualfocal.metrics.samples import BINARY, INPUTS, Samples
+from dualfocal.metrics.inputs import BINARY, INPUTS
+from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import scan
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.metrics.samples import are_probabilities
+from dualfocal.metrics.inputs import are_probabilities
 from dualfocal.predictions._class_columns import Values
 from dualfocal.predictions._formats.interface import (
     INTEGERS,

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from dualfocal._extras import import_extra
-from dualfocal.metrics.samples import are_probabilities
+from dualfocal.metrics.inputs import are_probabilities
 from dualfocal.predictions._formats.arrays import NpyFile, NpzFile
 from dualfocal.predictions._formats.interface import PredictionsError, check_values, form, one_line_errors
 from dualfocal.predictions._names import KINDS, LABELS

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dualfocal.metrics.samples import are_probabilities
+from dualfocal.metrics.inputs import are_probabilities
 from dualfocal.predictions._class_columns import parse_class_names, suggested
 from dualfocal.predictions._confidences import correctness
 from dualfocal.predictions._conversion import REMEDY, Conversion, are_percent, nan_rows

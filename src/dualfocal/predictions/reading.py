@@ -9,7 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dualfocal.metrics.samples import INDEPENDENT, Samples
+from dualfocal.metrics.inputs import INDEPENDENT
+from dualfocal.metrics.samples import Samples
 from dualfocal.predictions._formats.interface import PredictionsError
 from dualfocal.predictions.dense import is_dense_folder
 from dualfocal.predictions.loading import Predictions, check_usable, load_predictions

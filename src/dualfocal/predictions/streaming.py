@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dualfocal._memory import memory_limit
 from dualfocal.metrics import CalibrationSums
-from dualfocal.metrics.samples import RowError
+from dualfocal.metrics.inputs import RowError
 from dualfocal.predictions._class_columns import parse_class_names
 from dualfocal.predictions._conversion import Conversion, dropped_remark
 from dualfocal.predictions._formats.interface import PredictionFile, PredictionsError, one_line_errors

@@ -16,7 +16,8 @@ from dualfocal.metrics.arrays import Array, as_numpy
 from dualfocal.metrics.draws import Settings
 from dualfocal.metrics.evaluation import evaluate_samples
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, groups_follow_labels, quantile_groups
-from dualfocal.metrics.samples import INDEPENDENT, SampleOptions, Samples, as_samples
+from dualfocal.metrics.inputs import INDEPENDENT
+from dualfocal.metrics.samples import SampleOptions, Samples, as_samples
 from dualfocal.metrics.scan import Scan, scan
 from dualfocal.metrics.several import named_errors
 from dualfocal.predictions import Reading, find_run_folders, is_finished_run, is_run_folder

@@ -117,7 +117,7 @@ def methods_of(calibrate: str) -> tuple[str, ...]:
 
 def load_labels(path: Path, reading: "Reading", *, labels: bool = True) -> "Predictions":
     """Load multi-label predictions with the options of a command."""
-    from dualfocal.metrics.samples import INDEPENDENT
+    from dualfocal.metrics.inputs import INDEPENDENT
     from dualfocal.predictions import load_multilabel_predictions
 
     if path.is_dir():

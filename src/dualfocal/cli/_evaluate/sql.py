@@ -71,7 +71,7 @@ def evaluate_sql(request: Request, source: str) -> None:
 def _find_table(connection: object, source: str, reading: "Reading") -> "PredictionTable":
     """Find the columns of a table, and check that they fit the options, by the rules for files."""
     from dualfocal.integrations.sql import PredictionTable
-    from dualfocal.metrics.samples import INDEPENDENT
+    from dualfocal.metrics.inputs import INDEPENDENT
 
     table = PredictionTable.find(
         connection,

@@ -18,7 +18,8 @@ from dualfocal.files import check_readable
 from dualfocal.integrations.lightning._kept_rows import KeptRows, gathered, num_processes
 from dualfocal.metrics import CalibrationSums, Evaluation, ece
 from dualfocal.metrics.arrays import as_tensor
-from dualfocal.metrics.samples import INPUTS, Samples, check_logits
+from dualfocal.metrics.inputs import INPUTS, check_logits
+from dualfocal.metrics.samples import Samples
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dualfocal.calibrators import Calibrator, make_calibrator
 from dualfocal.checks import check_choice
 from dualfocal.integrations.sklearn._labels import classes_and_target
-from dualfocal.metrics.samples import INPUTS
+from dualfocal.metrics.inputs import INPUTS
 
 
 class ProbabilityCalibrator(ClassifierMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dualfocal._extras import import_extra
 from dualfocal.checks import listed
 from dualfocal.integrations.sql._query import identifier
-from dualfocal.metrics.samples import ROUNDING, are_probabilities
+from dualfocal.metrics.inputs import ROUNDING, are_probabilities
 from dualfocal.metrics.scan import SUM_TOLERANCE
 from dualfocal.predictions import PredictionsError
 from dualfocal.predictions.columns import PredictionColumns

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from dualfocal.checks import check_choice, check_count
 from dualfocal.metrics.arrays import Array
+from dualfocal.metrics.inputs import BINARY
 from dualfocal.metrics.monitor._gamblers import Gamblers
 from dualfocal.metrics.monitor.history import Alarm, Period, Source, finite_number, shortened
 from dualfocal.metrics.monitor.verdict import monitor_verdict
-from dualfocal.metrics.samples import BINARY
 from dualfocal.metrics.sums import CalibrationSums
 from dualfocal.tables import quantity
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from dualfocal.checks import check_choice, check_ignore_index, listed
 from dualfocal.metrics.arrays import Array, as_tensor, column_names, in_column_order, names_of_classes
-from dualfocal.metrics.samples import INPUTS, ROUNDING, SampleOptions, Samples, check_independent, cluster_codes
+from dualfocal.metrics.inputs import INPUTS, ROUNDING, check_independent, cluster_codes
+from dualfocal.metrics.samples import SampleOptions, Samples
 
 
 @dataclass(frozen=True)
