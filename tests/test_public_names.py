@@ -32,7 +32,7 @@ PUBLIC = {
         nll ood_auroc
         BrierScore ClasswiseCalibrationError ExpectedCalibrationError MaximumCalibrationError
         evaluate evaluate_choices evaluate_groups evaluate_many evaluate_shift evaluate_tasks
-        compare compare_auroc corp holm linear_calibration
+        compare compare_auroc corp holm
         BinStats CalibrationMonitor CalibrationSums Choices Samples TokenConfidences
         Auroc BrierDecomposition ChoiceEvaluation Comparison Corp Difference Evaluation Floor
         GroupEvaluation Inference MultilabelEvaluation RiskCoverage ShiftEvaluation
@@ -170,7 +170,6 @@ REPLACED = [
     "dualfocal.losses.linear.MIN_ROWS",
     "dualfocal.metrics.calibration.ELEMENTS",
     "dualfocal.metrics.classwise.MOST_NUMBERS",
-    "dualfocal.metrics.linear.CHUNK_BYTES",
     "dualfocal.metrics.resampling.MOST_UNITS",
     "dualfocal.metrics.scan.BLOCK",
     "dualfocal.metrics.scan.TILE_CPU",

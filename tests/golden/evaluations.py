@@ -3,7 +3,6 @@
 import inputs
 import metrics
 import numpy as np
-import torch
 from values import Recording, Section
 
 from dualfocal import metrics as package
@@ -173,11 +172,6 @@ def curves(rec: Recording) -> None:
     two, outcome = inputs.sample(300, 2, 81)
     rec.call("corp/five", package.corp, five, target, draws=200)
     rec.call("corp/positive", package.corp, two, outcome, binary="positive", draws=200, seed=3, level=0.8)
-    rng = np.random.default_rng(82)
-    hidden, weight, bias = inputs.tensors(rng.normal(size=(200, 8)), rng.normal(size=(30, 8)), rng.normal(size=30))
-    labels = torch.from_numpy(rng.integers(0, 30, 200))
-    rec.call("linear", package.linear_calibration, hidden, weight, labels, bias)
-    rec.call("linear/float32", package.linear_calibration, hidden.float(), weight.float(), labels, num_bins=10)
     probs = inputs.softmax(five)
     for label, given in (("plain", None), ("weight", inputs.weights(400, 83))):
         curve = package.RiskCoverage.from_confidence(probs.max(1), probs.argmax(1) == target, given)

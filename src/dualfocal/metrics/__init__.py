@@ -12,7 +12,6 @@ from dualfocal.metrics.corp import Corp, corp
 from dualfocal.metrics.evaluation import evaluate
 from dualfocal.metrics.groups import GroupEvaluation, evaluate_groups, evaluate_many
 from dualfocal.metrics.inference_result import Floor, Inference, holm
-from dualfocal.metrics.linear import linear_calibration
 from dualfocal.metrics.monitor.calibration_monitor import CalibrationMonitor
 from dualfocal.metrics.multilabel.result import MultilabelEvaluation
 from dualfocal.metrics.ranking import RiskCoverage
@@ -89,7 +88,6 @@ __all__ = [
     "evaluate_tasks",
     "holm",
     "kde_ece",
-    "linear_calibration",
     "mce",
     "nll",
     "ood_auroc",

@@ -19,12 +19,12 @@ from dualfocal.integrations._evaluation_mode import evaluation_mode
 from dualfocal.integrations.hf._causal_lm_head import CausalLM
 from dualfocal.integrations.hf._token_batches import IGNORED, TokenBatch, token_batches
 from dualfocal.metrics.inputs import check_target
-from dualfocal.metrics.linear import CHUNK_BYTES
 from dualfocal.metrics.samples import Samples
 from dualfocal.metrics.scan import scan
 from dualfocal.metrics.tokens import TokenConfidences, TokenEvaluation
 
 HEADS = ("hidden", "logits")
+CHUNK_BYTES = 2**28  # of logits at a time
 
 
 def evaluate_causal_lm(
