@@ -47,7 +47,7 @@ class SampleOptions(TypedDict, total=False):
     sample_weight: Array | None
 
 
-@dataclass(frozen=True, eq=False)  # == of tensors is not a bool
+@dataclass(frozen=True, eq=False, repr=False)  # == of tensors is not a bool
 class Samples:
     """Predictions and targets that were checked, one row per sample; make them with :meth:`from_arrays`.
 
@@ -114,9 +114,8 @@ class Samples:
             ValueError: a shape, dtype or option is invalid, no sample is left, or rounding does not explain a sum.
             IndexError: a label is out of range.
 
-        >>> samples = Samples.from_arrays([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]], [0, 1, -100])
-        >>> len(samples), samples.num_classes
-        (2, 2)
+        >>> Samples.from_arrays([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]], [0, 1, -100])
+        Samples(2 samples, 2 classes, logits)
         """
         # NaN, infinities and sums are checked in the pass over all values, see dualfocal.metrics.scan.scan; except for
         # the sums of rounded probabilities, whose rows are made to sum to 1 here.
@@ -186,6 +185,13 @@ class Samples:
 
     def __len__(self) -> int:
         return self.values.shape[0]
+
+    def __repr__(self) -> str:
+        """Sizes, on one line."""
+        classes = "confidences" if self.confidence_only else f"{self.num_classes} classes, {self.input}"
+        clusters = "" if self.cluster is None else f", {self.num_clusters} clusters"
+        weighted = "" if self.weight is None else ", weighted"
+        return f"Samples({len(self)} samples, {classes}{clusters}{weighted})"
 
     def at(self, index: slice | Tensor) -> Self:
         """Return some of the samples, with their weights and the numbers of their clusters as they are."""
@@ -289,8 +295,11 @@ def as_samples(logits: Array | Samples, target: Array | None, options: SampleOpt
     """Return samples as they are, and make them of arrays: how every function with predictions begins.
 
     Raises:
-        TypeError: samples are given with a target or options, or arrays without a target.
+        TypeError: samples are given with a target or options, arrays without a target, or there is no such option.
     """
+    if unknown := [name for name in options if name not in SampleOptions.__annotations__]:
+        known = ", ".join(SampleOptions.__annotations__)
+        raise TypeError(f"unexpected keyword argument {unknown[0]!r}; predictions have the options {known}")
     if not isinstance(logits, Samples):
         if target is None:
             raise TypeError("target is missing: pass class indices after the predictions")
