@@ -97,7 +97,12 @@ def test_errors_name_the_value_and_the_remedy():
         (lambda: M.ece(Samples.from_arrays(LOGITS, None)), ValueError, "no labels"),
         (lambda: M.nll([0.5, 0.9], [0, 1], input="confidence"), ValueError, "nll needs the probabilities of all"),
         (lambda: M.compare(samples, Samples.from_arrays(LOGITS, (TARGET + 1) % 4)), ValueError, "same samples"),
-        (lambda: M.evaluate_groups(samples, groups=[1, 2]), ValueError, "one entry per sample"),
+        (lambda: M.evaluate_groups(samples, groups=[1, 2]), ValueError, r"one entry per sample, shape \(400,\)"),
+        (
+            lambda: M.evaluate_groups(LOGITS, TARGET, groups=np.ones(401), ignore_index=3),
+            ValueError,
+            r"shape \(400,\), got shape \(401,\)",
+        ),
         (lambda: M.kde_ece(LOGITS, TARGET, sample_weight=np.ones(400) + (np.arange(400) > 9)), ValueError, "weighted"),
         (lambda: M.corp(LOGITS, TARGET, clusters=np.arange(400) // 2), ValueError, "independent samples"),
         (

@@ -70,6 +70,7 @@ class Samples:
     dtype: torch.dtype = torch.float64  # precision of the caller's values: edges of bins are rounded to it
     rounding: Rounding | None = None  # how the probabilities were rounded; None: they were not
     index: Tensor | None = None  # (N,) int64, which of the given samples, or pixels, these are; None: all of them
+    given: int | None = None  # number of the given samples, or images; None: as many as these
     pixels: int = 1  # number of pixels per image of dense predictions
 
     @classmethod
@@ -147,6 +148,7 @@ class Samples:
             one_score=one_score,
             independent=isinstance(clusters, str),
             dtype=dtype,
+            given=shape[0],
             pixels=shape[1:].numel(),
         )
         keep = samples.target != ignore_index
@@ -242,13 +244,13 @@ class Samples:
         """Return the entries of the samples in a column with one entry per given sample; pixels have that of the image.
 
         Raises:
-            ValueError: the column is shorter, or has no single dimension.
+            ValueError: the column has another number of entries.
         """
         column = as_numpy(name, values.cpu() if isinstance(values, Tensor) else values)
-        image = self.image()
-        if column.ndim != 1 or len(column) <= image.max() or (self.index is None and len(column) > image.max() + 1):
-            raise ValueError(f"{name} must have one entry per sample, but has shape {column.shape}")
-        entries: NDArray[Any] = column[image]
+        number = len(self) if self.given is None else self.given
+        if column.shape != (number,):
+            raise ValueError(f"{name} must have one entry per sample, shape ({number},), got shape {column.shape}")
+        entries: NDArray[Any] = column[self.image()]
         return entries
 
     def position(self) -> NDArray[np.int64]:

@@ -48,7 +48,7 @@ class Finding:
         groups_follow_labels: whether each label lies in one group.
         infinite_nll: why the NLL is infinite; empty if it is finite.
         comparison: the comparison of calibrators (None: not requested).
-        samples: what diagrams without bins of equal width need (None: not requested).
+        outcomes: what diagrams without bins of equal width need (None: not requested).
     """
 
     name: str
