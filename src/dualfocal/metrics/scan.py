@@ -6,6 +6,7 @@ confidence to 24 bits. Tensors end here: the result consists of numpy arrays.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -287,12 +288,11 @@ class _ClassCells:
         for name, totals in zip(("confidence", "variance"), self.totals, strict=True):
             whole[name][:, 0] = np.maximum(totals - whole[name].sum(1), 0.0)
 
-        def summed(label: NDArray[np.int64], p: Floats, values: Floats) -> Floats:
-            return tally(label * self.num_bins + bin_index(p, self.edges), values, shape[0] * shape[1]).reshape(shape)
+        def summed(label: NDArray[np.int64], p: Floats, values: Sequence[Floats]) -> list[Floats]:
+            index, size = label * self.num_bins + bin_index(p, self.edges), shape[0] * shape[1]
+            return [tally(index, one, size).reshape(shape) for one in values]
 
-        whole["correct"], whole["correct_squares"] = (
-            summed(target, columns.target, values) for values in (weight, weight**2)
-        )
+        whole["correct"], whole["correct_squares"] = summed(target, columns.target, (weight, weight**2))
         right = predicted == target
         p = columns.certainty
         terms = {
@@ -303,7 +303,7 @@ class _ClassCells:
             "correct": weight * right,
             "correct_squares": weight**2 * right,
         }
-        top = {name: summed(predicted, p, values) for name, values in terms.items()}
+        top = dict(zip(terms, summed(predicted, p, list(terms.values())), strict=True))
         empty = whole["count"] - top["count"] <= ROUNDING  # what is left of an empty bin is rounding
         others = {name: np.where(empty, 0.0, whole[name] - top[name]) for name in whole}
         return BinStats(**{name: np.stack([others[name], top[name]], axis=1) for name in whole}, edges=self.edges)
