@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ def test_wandb_has_the_numbers_of_the_log() -> None:
     run = trained_with("my_wandb")
     assert wandb.run is None  # it is finished
     [file] = Path("wandb").glob("offline-run-*/run-*.wandb")
-    content = file.read_bytes()  # numbers are stored as text
-    for line in run.log:
-        for name in ("train_loss", "val_nll", "val_ece"):
-            assert json.dumps(line[name]).encode() in content, name
+    expected = {json.dumps(line[name]).encode() for line in run.log for name in ("train_loss", "val_nll", "val_ece")}
+    end = time.monotonic() + 30  # a process of wandb writes the file after the run is finished
+    while (missing := {number for number in expected if number not in file.read_bytes()}) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not missing  # numbers are stored as text
