@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dualfocal.cli import main
-from dualfocal.metrics import Evaluation, evaluate
+from dualfocal.metrics import Evaluation, evaluate, evaluate_groups
 from dualfocal.predictions import load_predictions
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -70,6 +70,16 @@ def test_names_by_options_and_other_kinds_of_labels(table, npz, refusal):
     assert load_predictions(npz(**arrays)).target.tolist()[:3] == [-100] * 3
     assert "no value in common" in refusal(npz(**arrays | {"y": NAMES[TARGET]}))
     assert "got 400 of 'conf', 399 of 'pred'" in refusal(npz(**arrays | {"pred": arrays["pred"][1:]}))
+
+
+def test_groups_of_confidences(npz, capsys):
+    region = np.array(["north", "south"])[np.arange(400) % 2]
+    file = npz(pred=PREDICTED.numpy(), conf=CONFIDENCE.numpy(), y=TARGET.numpy(), region=region)
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(file), "--group-by", "region", "--json"])
+    groups = json.loads(capsys.readouterr().out)["files"][0]["groups"]
+    expected = evaluate_groups(CONFIDENCE, (PREDICTED == TARGET).long(), groups=region, input="confidence")
+    assert groups == json.loads(json.dumps([one.to_dict() for one in expected]))
 
 
 def test_the_score_of_class_1_is_not_the_confidence_of_the_predicted_class(text_file, refusal):

@@ -153,7 +153,7 @@ def quantile_groups(numbers: NDArray[Any], num_groups: int = QUANTILES) -> NDArr
 
 def groups_follow_labels(samples: Samples, groups: Array) -> bool:
     """Return whether each label lies in one group only, as if the groups had been made from the labels."""
-    if samples.pixels > 1:
+    if samples.pixels > 1 or samples.confidence_only:  # the labels of confidences say right or wrong
         return False
     columns = samples.target.cpu().numpy(), samples.column("groups", groups)
     labels, index = (np.unique(column, return_inverse=True)[1] for column in columns)

@@ -87,7 +87,7 @@ class Reading:
         if data.input == "confidence" and not confidence_only:
             raise PredictionsError(
                 f"{path}: this needs the probabilities of all classes, but the file has only the confidence of the "
-                f"predicted class, for dualfocal evaluate without --calibrate and --group-by ({data.taken})"
+                f"predicted class, for dualfocal evaluate without --calibrate ({data.taken})"
             )
         check_usable(data, self.ignore_index)
         return replace(data, taken=data.taken + self._ignored(data))

@@ -72,7 +72,7 @@ def _load(
 
     files, reading = [Path(file) for file in request.files], request.reading
     merge = request.merge and len(files) > 1
-    confidence_only = not request.methods and reading.group is None
+    confidence_only = not request.methods
     needs_all_rows = {
         "--calibrate": bool(request.methods),
         "--convention": convention is not None,
