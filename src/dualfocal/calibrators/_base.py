@@ -105,7 +105,8 @@ class Calibrator(nn.Module, ABC):
                 the values look like probabilities. Probabilities are converted to logarithms; a probability of 0 is
                 replaced by half of the smallest non-zero one, at most 1 / C^2, here and in later calls.
             ignore_index: samples with this target are ignored.
-            class_names: names of the classes if the labels are texts, see :func:`~dualfocal.metrics.evaluate`.
+            class_names: names of the classes if the labels are texts, see
+                :meth:`~dualfocal.metrics.Samples.from_arrays`.
 
         Returns:
             The calibrator itself, with a new ``report``.

@@ -94,7 +94,7 @@ def apply_calibrator(
         input: ``"logits"`` or ``"probs"``, whichever ``values`` holds. None means logits, and raises an error if the
             values look like probabilities.
         ignore_index: samples with this target are neither checked nor scored.
-        binary: for two classes, the confidence that is scored, see :func:`~dualfocal.metrics.ece`.
+        binary: for two classes, the confidence that is scored, see :meth:`~dualfocal.metrics.Samples.from_arrays`.
         require_labels: raise an error if labels do not fit the values; otherwise such labels are ignored.
 
     Raises:

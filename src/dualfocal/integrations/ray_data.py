@@ -84,7 +84,8 @@ def sums_of_dataset(
         probs: the same for probabilities; either ``logits`` or ``probs`` must be given.
         num_bins: number of bins of the calibration errors.
         ignore_index: target value of rows to leave out.
-        binary: see :func:`~dualfocal.metrics.ece`; for a column with one score per row, that of class 1.
+        binary: see :meth:`~dualfocal.metrics.Samples.from_arrays`; for a column with one score per row, that of class
+            1.
 
     Raises:
         ValueError: an argument is invalid, or no row is left. An error in a block is raised by Ray, with the block's

@@ -97,8 +97,8 @@ def auroc(score: Array, positive: Array, *, level: float = 0.9, clusters: Array 
         score: ``(N,)``, higher for positive samples. Infinite values are allowed.
         positive: ``(N,)``, whether each sample is positive: booleans, or 0 and 1.
         level: nominal coverage of the interval.
-        clusters: the cluster of each sample, see :func:`~dualfocal.metrics.evaluate`. A cluster may hold samples of
-            both classes, such as an image and its distorted copy.
+        clusters: the cluster of each sample, see :meth:`~dualfocal.metrics.Samples.from_arrays`. A cluster may hold
+            samples of both classes, such as an image and its distorted copy.
 
     Returns:
         The area and its interval, see :mod:`dualfocal.metrics.auroc`.

@@ -147,7 +147,7 @@ def ood_auroc(logits: Array, ood_logits: Array, *, input: str | None = None, sco
     Args:
         logits: predictions for in-distribution samples, ``(N, C)`` or ``(N, C, d1, ...)``.
         ood_logits: predictions for out-of-distribution samples.
-        input: see :func:`~dualfocal.metrics.ece`.
+        input: ``"logits"`` or ``"probs"``, see :meth:`~dualfocal.metrics.Samples.from_arrays`.
         score: the uncertainty: ``"entropy"`` of the predicted probabilities, or ``"max_prob"``, one minus the
             confidence. The paper does not say which one it used.
 

@@ -89,14 +89,12 @@ class CalibrationSums:
         """Sum up predictions.
 
         Args:
-            logits: see :func:`~dualfocal.metrics.ece`; with ``input="confidence"`` the confidences of the predicted
-                classes, ``(N,)``.
-            target: see :func:`~dualfocal.metrics.ece`; with ``input="confidence"`` 1 for a right prediction and 0 for
-                a wrong one.
-            input: see :func:`~dualfocal.metrics.ece`, or ``"confidence"``.
+            logits: predictions, see :meth:`~dualfocal.metrics.Samples.from_arrays`.
+            target: class indices, or whether confidences are right; likewise.
+            input: ``"logits"``, ``"probs"`` or ``"confidence"``; likewise.
             num_bins: number of bins of the calibration errors.
             ignore_index: target value of samples to leave out.
-            binary: see :func:`~dualfocal.metrics.ece`.
+            binary: see :meth:`~dualfocal.metrics.Samples.from_arrays`.
             clusters: the cluster of each sample or image, ``(N,)``, whole numbers or texts; or one cluster for all
                 samples. A cluster can be added in several parts. None: samples are independent.
             class_names: names of the classes, if labels are texts.

@@ -126,7 +126,7 @@ class ExpectedCalibrationError(_Binned):
         input: ``"logits"`` or ``"probs"``, whichever ``update`` gets. None means logits, and raises an error if a batch
             looks like probabilities.
         ignore_index: target value of samples to leave out.
-        binary: see :func:`~dualfocal.metrics.ece`.
+        binary: see :meth:`~dualfocal.metrics.Samples.from_arrays`.
         kwargs: arguments of ``torchmetrics.Metric``.
 
     >>> import torch

@@ -94,7 +94,7 @@ class PredictionStream:
         Args:
             num_bins: number of bins of the calibration errors.
             ignore_index: label of samples to leave out.
-            binary: see :func:`~dualfocal.metrics.ece`.
+            binary: see :meth:`~dualfocal.metrics.Samples.from_arrays`.
             progress: called after each chunk with the fraction of the file that was read.
 
         Raises:
@@ -241,7 +241,7 @@ def sum_predictions(
         drop_missing: leave out rows with NaN or empty cells.
         num_bins: number of bins of the calibration errors.
         ignore_index: label of samples to leave out.
-        binary: see :func:`~dualfocal.metrics.ece`.
+        binary: see :meth:`~dualfocal.metrics.Samples.from_arrays`.
 
     Raises:
         PredictionsError: the file cannot be read in one pass, or its names, values or labels are invalid.

@@ -121,7 +121,7 @@ class PredictionTable:
 
         Args:
             num_bins: number of bins of the calibration errors.
-            binary: see :func:`~dualfocal.metrics.ece`; ``"top_label"`` if there is one score per row.
+            binary: see :meth:`~dualfocal.metrics.Samples.from_arrays`; ``"top_label"`` if there is one score per row.
             progress: called after each batch with the fraction of the rows that was read; costs a query to count them.
 
         Raises:
@@ -203,7 +203,7 @@ def evaluate_table(
         cluster: see :meth:`PredictionTable.find`.
         class_names: see :meth:`PredictionTable.find`.
         num_bins: number of bins of the calibration errors.
-        binary: see :func:`~dualfocal.metrics.ece`; ``"top_label"`` if there is one score per row.
+        binary: see :meth:`~dualfocal.metrics.Samples.from_arrays`; ``"top_label"`` if there is one score per row.
         inference: see :meth:`CalibrationSums.evaluate <dualfocal.metrics.CalibrationSums.evaluate>`.
         level: nominal coverage of the interval.
         seed: seed of the draws.
