@@ -127,6 +127,8 @@ INTERNALS = {
         dualfocal.metrics.label_noise.label_noise dualfocal.metrics.resampling.resample
         dualfocal.metrics.scan.scan
     """,
+    # How clusters are put into groups.
+    "metrics/test_clusters.py": "dualfocal.metrics.scan.scan dualfocal.metrics.units.unit_sums",
     "metrics/test_weights.py": """
         dualfocal.metrics.resampling.aurc_influence dualfocal.metrics.resampling.resample
         dualfocal.metrics.scan.scan

@@ -189,3 +189,11 @@ def test_with_two_classes_the_verdict_names_class_1_and_positive_has_one_test() 
     assert positive.inference.classwise is None
     assert positive.inference.joint_p_value == positive.inference.p_value
     assert positive.verdict().startswith("Probabilities of class 1 too high")
+
+
+def test_totals_far_below_are_multiplied_by_their_number() -> None:
+    """Of 3,000 samples, 380 instead of 300 belong to class 2: 4.9 standard deviations, one of six tests."""
+    probs, target = np.tile([0.6, 0.3, 0.1], (3000, 1)), np.repeat([0, 1, 2], [1740, 880, 380])
+    result = evaluate(probs, target, input="probs", inference=True).inference.classwise
+    assert 1e-8 < result.p_value < 1e-4
+    assert result.p_value == pytest.approx(min(gap.p_value for gap in result.gaps))

@@ -13,6 +13,8 @@ from samples import draw_images, draw_logits
 from dualfocal import metrics as M
 from dualfocal.calibrators import compare_calibrators
 from dualfocal.metrics import evaluate_groups
+from dualfocal.metrics.scan import scan
+from dualfocal.metrics.units import unit_sums
 
 FLOORS = ("ece", "adaptive_ece", "classwise_ece", "mce")
 
@@ -360,3 +362,18 @@ def test_comparisons_resample_images_by_default():
     with pytest.raises(ValueError, match=r"at least 10 clusters .* got 5"):
         M.compare(logits[:5], logits[:5], target[:5])
     assert compare_calibrators(logits, target, ["temperature"], repeats=1).num_clusters == 30
+
+
+def test_groups_of_very_many_clusters_have_equal_sizes(monkeypatch):
+    logits, target = draw_logits(1800, 4)
+    samples = M.Samples.from_arrays(logits, target, clusters=np.arange(1800) // 3)
+    monkeypatch.setattr("dualfocal.metrics.units.MOST_UNITS", 200)
+    stats = scan(samples)
+    assert (unit_sums(stats, stats.bins(15)).size.sum(1) == 9).all()
+
+
+def test_errors_of_clusters_are_no_noise():
+    right = np.arange(400) % 5 < 3
+    sums = M.CalibrationSums.from_confidences(np.full(400, 0.99), right, clusters=np.arange(400))
+    floor = sums.evaluate().inference.floors["ece"].mean
+    assert floor == pytest.approx(math.sqrt(2 / math.pi * 0.24 / 400), rel=0.06)

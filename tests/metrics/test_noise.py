@@ -118,3 +118,12 @@ def test_holm_is_the_closed_test_of_weighted_bonferroni_tests() -> None:
             }
             expected = [max(value for chosen, value in tests.items() if i in chosen) for i in range(4)]
             assert M.holm(p.tolist(), weights) == pytest.approx(expected)
+
+
+def test_a_few_right_predictions_of_a_class_in_clusters_are_no_error() -> None:
+    """20 samples in 20 of 60 clusters are predicted as class 2 with probability 0.9. All are right, by chance: 12 %."""
+    probs = np.tile([0.5, 0.4, 0.1], (1200, 1))
+    target = np.random.default_rng(0).choice(3, size=1200, p=probs[0])
+    probs[:400:20], target[:400:20] = [0.05, 0.05, 0.9], 2
+    result = M.evaluate(probs, target, input="probs", inference=True, clusters=np.arange(1200) // 20)
+    assert result.inference.classwise.gaps == ()

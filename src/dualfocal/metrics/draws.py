@@ -1,6 +1,6 @@
 """Random draws of calibrated models, and what tests make of them: ranks, floors and approximate p-values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,11 +105,21 @@ def rank_of_last(statistics: Sequence[Floats]) -> float:
     return float((rare <= rare[-1]).mean())
 
 
-def crossing(theta: Floats, excess: Floats) -> float:
-    """Return the first theta with a positive excess, interpolated, or the last theta if there is none."""
-    if not (excess > 0).any():
-        return float(theta[-1])
-    i = max(1, int(np.argmax(excess > 0)))
-    if excess[i - 1] > 0:
-        return float(theta[0])
-    return float(np.interp(0.0, excess[i - 1 : i + 1], theta[i - 1 : i + 1]))
+def crossing(places: Iterable[int], at: Callable[[int], tuple[float, float]]) -> float:
+    """Return the first theta with a positive excess, interpolated, or the last theta if there is none.
+
+    ``at`` returns theta and excess of a place on a grid; it is called for as many places as are needed.
+
+    >>> crossing(range(4), lambda i: (10.0 * i, i - 1.5))
+    15.0
+    """
+    before: list[tuple[float, float]] = []
+    for place in places:
+        theta, excess = at(place)
+        before.append((excess, theta))
+        if excess > 0:
+            break
+    if before[-1][0] <= 0 or len(before) == 1:
+        return before[-1][1]
+    (low, start), (high, end) = before[-2:]
+    return float(np.interp(0.0, [low, high], [start, end]))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy.special import stdtr
@@ -109,36 +110,46 @@ class GapDraws:
         sizes = np.append(0.0, np.linspace(max(low, 0.0), high, GRID - 1))
         shapes = self.shapes / np.sqrt((self.count * self.shapes**2).sum(1, keepdims=True) / n + LEAST)
         shapes = np.repeat(shapes, min(SHAPE_DRAWS, len(self.null) // len(shapes)), axis=0)
-        theta, as_high, as_low = np.zeros(GRID), np.ones(GRID), np.ones(GRID)
-        for i, size in enumerate(sizes):
-            drawn, possible, variances = self.shifted(size * shapes)
-            theta[i] = np.sqrt((self.count * possible**2).sum(1) / n).mean()
+
+        @cache
+        def tails(place: int) -> tuple[float, float, float]:
+            """Return theta, and by how much each tail exceeds its significance; those in the middle are not needed."""
+            drawn, possible, variances = self.shifted(sizes[place] * shapes)
+            theta = float(np.sqrt((self.count * possible**2).sum(1) / n).mean())
             statistic = self.debiased(drawn, variances)
-            as_high[i], as_low[i] = (statistic >= observed - TIE).mean(), (statistic <= observed + TIE).mean()
-        as_high[sizes == 0] = p_value  # so that the interval excludes 0 if the test rejects it
-        below = alpha / 2 * (1 - np.exp(-(theta**2) / max(spread, LEAST)))  # significance of the lower tail
-        lower = crossing(theta, as_high - (alpha - below))
-        upper = crossing(theta[::-1], (as_low - below)[::-1])
+            as_high, as_low = (statistic >= observed - TIE).mean(), (statistic <= observed + TIE).mean()
+            if sizes[place] == 0:
+                as_high = p_value  # so that the interval excludes 0 if the test rejects it
+            below = alpha / 2 * (1 - math.exp(-(theta**2) / max(spread, LEAST)))  # significance of the lower tail
+            return theta, float(as_high - (alpha - below)), float(as_low - below)
+
+        lower = crossing(range(GRID), lambda place: tails(place)[:2])
+        upper = crossing(reversed(range(GRID)), lambda place: tails(place)[::2])
         return min(lower, 1.0), min(max(lower, upper), 1.0)
 
     def detectable(self, significance: float) -> float:
         """Return the gap, the same in every bin, that the test detects in 80 % of the draws; infinite if none is."""
         limits = [float(np.quantile(square, 1 - significance)) for square in self.squares(self.null)]
         widest = 4 * math.sqrt(max(limits[0] / self.total, limits[1] / self.total**2)) + 10 / self.total
-        sizes, theta, detected = min(1.0, widest) * np.linspace(0, 1, GRID) ** 2, np.zeros(GRID), np.zeros(GRID)
-        null = self.squares(self.null)
-        limit = np.sort(rarity(null, null))
-        for i, size in enumerate(sizes):
-            drawn, possible, _ = self.shifted(
-                np.full((min(POWER_DRAWS, len(self.null)), len(self.gap)), self.sign * size)
-            )
-            theta[i] = np.sqrt((self.count * possible**2).sum(1) / self.total).mean()
+        sizes = min(1.0, widest) * np.linspace(0, 1, GRID) ** 2
+        own_null = self.squares(self.null)
+        own_limit = np.sort(rarity(own_null, own_null))
+        powers: list[float] = []
+
+        def power(place: int) -> tuple[float, float]:
+            """Return theta, and by how much the power exceeds that which is asked for."""
+            gap = np.full((min(POWER_DRAWS, len(self.null)), len(self.gap)), self.sign * sizes[place])
+            drawn, possible, _ = self.shifted(gap)
+            null, limit = own_null, own_limit
             if not isinstance(self.carried, float):  # a wild bootstrap draws the gap, too
-                null = self.squares(self.noise + size * self.carried)
+                null = self.squares(self.noise + sizes[place] * self.carried)
                 limit = np.sort(rarity(null, null))
             rank = np.searchsorted(limit, rarity(self.squares(drawn), null), side="right")
-            detected[i] = (rank <= significance * len(limit)).mean()
-        return crossing(theta, detected - POWER) if detected.max() >= POWER else math.inf
+            powers.append(float((rank <= significance * len(limit)).mean()))
+            return float(np.sqrt((self.count * possible**2).sum(1) / self.total).mean()), powers[-1] - POWER
+
+        gap = crossing(range(GRID), power)
+        return gap if max(powers) >= POWER else math.inf
 
 
 @dataclass(frozen=True)
