@@ -147,8 +147,9 @@ def test_broken_files_are_named(case, tmp_path) -> None:
     save_calibrator(fitted(), path)
     changes, message = BROKEN[case]
     rewritten(path, **changes)
-    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: .*{message}"):
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: .*{message}") as error:
         load_calibrator(path)
+    assert "\n" not in str(error.value)
 
 
 def test_truncated_and_missing_files_are_named(tmp_path) -> None:

@@ -94,7 +94,8 @@ def load_calibrator(path: str | os.PathLike[str]) -> Calibrator:
         about = json.loads(arrays.pop(ABOUT).item())
         return _restore(about, {name: torch.from_numpy(array) for name, array in arrays.items()})
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{path}: is damaged, or was written by another version of dualfocal: {error}") from error
+        reason = " ".join(str(error).split())  # torch's errors have several lines
+        raise ValueError(f"{path}: is damaged, or was written by another version of dualfocal: {reason}") from error
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
