@@ -72,6 +72,32 @@ def test_names_by_options_and_other_kinds_of_labels(table, npz, refusal):
     assert "got 400 of 'conf', 399 of 'pred'" in refusal(npz(**arrays | {"pred": arrays["pred"][1:]}))
 
 
+@pytest.mark.parametrize("words", [("1", "0"), ("True", "False"), ("yes", "No"), ("1.0", "0.0"), ("correct", "wrong")])
+@pytest.mark.parametrize("header", ["confidence,correct", "conf,is_correct", "score,right"])
+def test_confidence_and_correct(text_file, header, words):
+    right = (PREDICTED == TARGET).tolist()
+    rows = [f"{confidence!r},{words[not hit]}" for confidence, hit in zip(CONFIDENCE.tolist(), right, strict=True)]
+    data = load_predictions(text_file("\n".join([header, *rows])))
+    assert (data.input, data.class_names) == ("confidence", None)
+    assert data.target.tolist() == list(map(int, right))
+    assert "which say whether predictions are right" in data.taken
+
+
+def test_confidence_and_correct_by_options_and_beside_other_columns(text_file, npz, refusal):
+    path = text_file("sure,ok,label\n0.9,yes,a\n0.6,no,b\n")
+    assert load_predictions(path, confidence="sure", target="ok").target.tolist() == [1, 0]
+    assert "no labels with a usual name" in refusal(text_file("sure,ok\n0.9,1\n"), confidence="sure")
+    both = "prediction,confidence,label,correct\na,0.9,b,1\nb,0.6,b,1\n"
+    assert load_predictions(text_file(both)).target.tolist() == [0, 1]  # the label decides
+    assert load_predictions(text_file(both.replace("label", "note"))).target.tolist() == [1, 1]
+    arrays = {"confidence": np.array([0.9, 0.6, 0.7]), "correct": np.array([1, -100, 0])}
+    assert load_predictions(npz(**arrays)).target.tolist() == [1, -100, 0]
+    message = refusal(text_file("confidence,correct\n0.9,1\n0.8,maybe\n"))
+    assert "'correct' must say whether each prediction is right" in message
+    assert "'maybe' in row 1" in message
+    assert "--confidence without --logits and --probs" in refusal(path, confidence="sure", probs="sure")
+
+
 def test_groups_of_confidences(npz, capsys):
     region = np.array(["north", "south"])[np.arange(400) % 2]
     file = npz(pred=PREDICTED.numpy(), conf=CONFIDENCE.numpy(), y=TARGET.numpy(), region=region)

@@ -65,7 +65,11 @@ Prediction = Annotated[
 ]
 Confidence = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", help="Column of the confidence of --prediction.", rich_help_panel=IN_FILE),
+    typer.Option(
+        metavar="COLUMN",
+        help="Column of the confidence of --prediction; without it, --target says whether it is right.",
+        rich_help_panel=IN_FILE,
+    ),
 ]
 ClassNames = Annotated[
     str | None,

@@ -8,6 +8,8 @@ from dualfocal.predictions._class_columns import Values
 from dualfocal.predictions._formats.interface import Column, PredictionFile, is_number
 from dualfocal.predictions._labels import WHOLE, listing
 
+TRUTH = {"1": 1, "true": 1, "yes": 1, "right": 1, "correct": 1, "0": 0, "false": 0, "no": 0, "wrong": 0, "incorrect": 0}
+
 
 def correctness(
     source: PredictionFile, values: Values, confidence: Tensor, predicted: Column, label: str, labels: Column
@@ -37,6 +39,23 @@ def correctness(
         )
     ignored = {text: int(text) for text in classes if WHOLE.fullmatch(text) and text.startswith("-")}
     return np.array([ignored.get(b, int(a == b)) for a, b in zip(texts, true, strict=True)], np.int64)
+
+
+def right_or_wrong(source: PredictionFile, name: str, column: Column) -> NDArray[np.int64]:
+    """Return 1 where a column says that the prediction is right, otherwise 0; negative numbers, to be ignored, stay.
+
+    Raises:
+        PredictionsError: an entry is no such word or number.
+    """
+    texts = [_plain_number(str(item).strip().lower()) for item in np.asarray(column).ravel()]
+    known = TRUTH | {text: int(text) for text in {*texts} if WHOLE.fullmatch(text) and text.startswith("-")}
+    for row, text in enumerate(texts):
+        if text not in known:
+            raise source.error(
+                f"{name!r} must say whether each prediction is right, by 1 and 0, True and False, or yes and no, got "
+                f"{text!r} in row {row}; to compare labels with predictions, give --prediction and --confidence"
+            )
+    return np.array([known[text] for text in texts], np.int64)
 
 
 def _plain_number(text: str) -> str:

@@ -32,7 +32,8 @@ OTHER_LABELS = ("answer", "answers", "gold", "ground_truth", "true_class")  # if
 LOG = "log_?(prob|softmax)"  # how names of log-probabilities start
 LOG_REMARK = ", log-probabilities: their softmax sums to 1 over these classes"
 PREDICTED = ("prediction", "predictions", "predicted", "pred", "y_pred", "predicted_label", "predicted_class")
-CONFIDENCES = ("confidence", "confidences", "conf", "score", "max_prob")  # beside a predicted class
+CONFIDENCES = ("confidence", "confidences", "conf", "score", "max_prob")  # beside a predicted class, or these:
+CORRECT = ("correct", "is_correct", "correctness", "right")  # whether the prediction is right
 # What a program writes: the names, and their kind. Trainer.predict of Hugging Face returns the model's logits.
 PAIRS = {("predictions", "label_ids"): "logits"}
 # Prefixes of class columns. "p" is only a prefix: a column "p" can be many things, but p0 and p1 are probabilities.
@@ -82,12 +83,14 @@ def find_names(source: PredictionFile, options: NameOptions, *, required: bool) 
     values: Values | None
     if options.values is not None:
         values = _given_values(source, split, options.values, options.kind, taken)
-    elif options.confidence is not None and options.prediction is not None:
+    elif options.confidence is not None:
         confidence = _given_name(source, options.confidence, split)
-        prediction = _given_name(source, options.prediction, split)
+        prediction = None if options.prediction is None else _given_name(source, options.prediction, split)
         values = Values("confidence", [confidence], ordered=True, prediction=prediction)
     else:
         values = _usual_values(source, split, taken, labels, questions)
+    if target is None and values is not None and values.kind == "confidence" and values.prediction is None:
+        labels = _usual(source.names, CORRECT, split)
     used = set() if values is None else values.all_names
     labels = [name for name in labels if name not in used or name == target]
     if required and len(labels) != 1:
@@ -225,8 +228,11 @@ def _usual_values(
         return Values("probs", columns_of_labels, unless_indices(columns_of_labels), why=", named like the labels")
     free = [name for name in names if name not in labels]
     predicted, confidences = _usual(free, PREDICTED, split), _usual(free, CONFIDENCES, split)
-    if len(predicted) == len(confidences) == 1:
+    right = _usual(free, CORRECT, split)
+    if len(predicted) == len(confidences) == 1 and (labels or not right):
         return Values("confidence", confidences, prediction=predicted[0])
+    if len(confidences) == len(right) == 1:
+        return Values("confidence", confidences)
     scores = _usual(free, SCORES, split) or list(_unnamed_pair(source)[:1]) or free
     questions.ask_for_values(scores if len(scores) == 1 else [], free)
     return None

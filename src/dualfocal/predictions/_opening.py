@@ -23,9 +23,10 @@ def open_source(
     logits, probs = options.logits, options.probs
     if logits is not None and probs is not None:
         raise PredictionsError(f"{path}: give --logits or --probs, not both (got {logits!r} and {probs!r})")
-    confidence_options = [option for option in (options.prediction, options.confidence) if option is not None]
-    if confidence_options and (len(confidence_options) == 1 or options.values is not None):
-        raise PredictionsError(f"{path}: give --prediction and --confidence together, without --logits and --probs")
+    if options.prediction is not None and options.confidence is None:
+        raise PredictionsError(f"{path}: give --prediction and --confidence together")
+    if options.confidence is not None and options.values is not None:
+        raise PredictionsError(f"{path}: give --confidence without --logits and --probs")
     source = _with_files(open_prediction_file(path, max_memory), options)
     if options.split is None and splits(source.names, VALUES):
         options = replace(options, split=default_split)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dualfocal.metrics.inputs import are_probabilities
 from dualfocal.predictions._class_columns import parse_class_names, suggested
-from dualfocal.predictions._confidences import correctness
+from dualfocal.predictions._confidences import correctness, right_or_wrong
 from dualfocal.predictions._conversion import REMEDY, Conversion, are_percent, nan_rows
 from dualfocal.predictions._formats.interface import (
     Content,
@@ -127,7 +127,8 @@ def load_predictions(
         default_split: the split to read if ``split`` is not given and the names have such prefixes (None: the only
             split; several are an error).
         prediction: name of the column of predicted classes, if there are no probabilities of all classes.
-        confidence: name of the column of their confidences. Give both or none of the two.
+        confidence: name of the column of their confidences; without ``prediction``, the labels say whether each
+            prediction is right.
         positive: with one score per sample, the label of class 1; there must be at most one other label.
         class_names: names of the classes, in order: a list, text with commas, or a file with one name per line. If
             columns have names of classes, these must be the same.
@@ -225,7 +226,9 @@ def convert(
         taken += f", no labels{roles.no_label}"
     else:
         column = content.others[roles.label]
-        if roles.values.prediction is None:
+        if roles.values.kind == "confidence" and roles.values.prediction is None:
+            indices, how = right_or_wrong(source, roles.label, column), ", which say whether predictions are right"
+        elif roles.values.prediction is None:
             shape = tuple(values.shape)
             indices, how = class_indices(source, roles.label, column, value_names, shape, conversion.positive, rule)
         else:
