@@ -275,7 +275,7 @@ class Calibrator(nn.Module, ABC):
 
     @abstractmethod
     def _fit(self, samples: Samples) -> Fit:
-        """Learn from rows of logits, (N, C), which have not been checked for NaN and infinities."""
+        """Learn from samples with logits, (N, C), which have not been checked for NaN and infinities."""
 
     @abstractmethod
     def _map(self, logits: Tensor) -> Tensor:

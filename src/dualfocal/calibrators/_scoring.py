@@ -173,7 +173,7 @@ def _with_variance_of_fits(
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Calibrated logits of all rows for each repeat, with notes of the fits.
+    """Calibrated logits of all samples for each repeat, with notes of the fits.
 
     ``fitted`` is the calibrator if it was fitted only once, ``fitted_nll`` otherwise the mean NLL of all fits on the
     samples of the fit.

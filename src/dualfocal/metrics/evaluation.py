@@ -289,7 +289,7 @@ class Summary:
 
 
 def _weight_summary(stats: Scan) -> WeightSummary | None:
-    """Return how much information weighted rows carry, or None if all have the same weight."""
+    """Return how much information weighted samples carry, or None if all have the same weight."""
     if stats.weight is None:
         return None
     total, squares = float(stats.weight.sum()), float((stats.weight**2).sum())

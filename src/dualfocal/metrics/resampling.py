@@ -40,7 +40,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, samples: Samples, stats: Scan, num_bins: int) -> Self:
-        """Return the columns of scanned rows."""
+        """Return the columns of scanned samples."""
         weight = np.ones(len(samples)) if stats.weight is None else stats.weight
         order = stats.confidence.argsort()
         mass = weight[order].cumsum()

@@ -179,7 +179,7 @@ def decompose(score: float, bins: BinStats) -> BrierDecomposition:
 def uncertainty(samples: Samples, score: str) -> Tensor:
     """Return an uncertainty of each row: its ``"entropy"``, or with ``"max_prob"`` one that falls with the confidence.
 
-    The values of the rows must have been checked by :func:`~dualfocal.metrics.scan.scan`.
+    The values of the samples must have been checked by :func:`~dualfocal.metrics.scan.scan`.
     """
     of_values = _uncertainty_of_logits if samples.input == "logits" else _uncertainty_of_probabilities
     parts = torch.split(samples.values, max(1, (1 << 20) // samples.num_classes))

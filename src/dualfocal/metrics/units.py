@@ -81,12 +81,12 @@ class UnitSums:
 def unit_sums(
     stats: Scan, bins: BinStats, *, samples: Samples | None = None, adaptive: BinStats | None = None, seed: int = 0
 ) -> UnitSums:
-    """Sum rows by their clusters; without clusters, each row is one.
+    """Sum samples by their clusters; without clusters, each sample is one.
 
     Args:
-        stats: scan of the rows.
+        stats: scan of the samples.
         bins: bins of the confidence.
-        rows: the rows, if sums by class are needed.
+        samples: the samples, if sums by class are needed.
         adaptive: bins of equal mass.
         seed: seed of the random groups of very many clusters.
     """
@@ -123,7 +123,7 @@ def unit_sums(
 
 
 def _class_gaps_of_rows(samples: Samples, stats: Scan, unit: NDArray[np.int64], edges: Floats) -> ClassGaps:
-    """Return a function that sums the residuals of some classes by unit, which reads the rows again."""
+    """Return a function that sums the residuals of some classes by unit, which reads the samples again."""
     values, number, width = samples.values, int(unit.max()) + 1, len(edges)
     normaliser = torch.cat([part.double().logsumexp(1) for part in torch.split(values, 1 << 14)])[:, None]
     if samples.input == "probs":
