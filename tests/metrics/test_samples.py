@@ -105,6 +105,8 @@ def test_errors_name_the_value_and_the_remedy():
         ),
         (lambda: M.kde_ece(LOGITS, TARGET, sample_weight=np.ones(400) + (np.arange(400) > 9)), ValueError, "weighted"),
         (lambda: M.corp(LOGITS, TARGET, clusters=np.arange(400) // 2), ValueError, "independent samples"),
+        (lambda: make_calibrator("vector").fit(samples, input="probs"), TypeError, "leave out input"),
+        (lambda: make_calibrator("vector").fit(samples, ignore_index=0), TypeError, "leave out ignore_index"),
         (
             lambda: make_calibrator("temperature").fit(Samples.from_arrays(LOGITS, TARGET, **OPTIONS)),
             ValueError,

@@ -115,7 +115,10 @@ class Calibrator(nn.Module, ABC):
             ValueError: the data do not fit the method. An earlier fit is kept.
         """
         if isinstance(logits, Samples):
-            samples = as_samples(logits, target, {})
+            options = {"input": input, "class_names": class_names}
+            given: Any = {name: value for name, value in options.items() if value is not None}
+            given |= {} if ignore_index == -100 else {"ignore_index": ignore_index}
+            samples = as_samples(logits, target, given)  # samples have their own options
             names = None if are_numbered(samples.class_names or ()) else samples.class_names
         else:
             names, values = names_of_fit(logits, class_names), as_tensor("logits", logits)

@@ -187,7 +187,7 @@ class Calibrated:
 
 def fit_once(calibrator: Calibrator, validation: Samples, samples: Samples) -> Calibrated:
     """Fit a copy of the calibrator on validation data and calibrate the samples."""
-    fitted, report = _fitted(calibrator, _two_columns(validation))
+    fitted, report = _fitted(calibrator, _to_fit(validation))
     notes = report.notes if report.converged else (*report.notes, Note("not_converged"))
     return Calibrated([fitted(given_values(samples), input=samples.input)], notes, fitted)
 
@@ -210,7 +210,7 @@ def fit_folds(
     """
     values = data.values
     if isinstance(data, Samples):
-        data, values = _two_columns(data), given_values(data)
+        data, values = _to_fit(data), given_values(data)
     results, notes, losses = list[Tensor](), list[Note](), list[float]()
     for repeat, fold in enumerate(splits):
         result = torch.empty(values.shape, dtype=compute_dtype(values), device=values.device)
@@ -228,7 +228,7 @@ def fit_folds(
     return Calibrated(results, merge_folds(notes), fitted_nll=fmean(losses))
 
 
-def _two_columns(samples: Samples) -> Samples:
+def _to_fit(samples: Samples) -> Samples:
     """Return samples to fit on: without weights, and with logits of both classes also of one score per sample."""
     return replace(samples, weight=None, one_score=False)
 

@@ -106,7 +106,7 @@ def in_options(message: str) -> str:
         names = ",".join(map(str, range(1, number + 1))) if number <= MOST_LISTED else f"1,2,...,{number}"
         message = message.replace(FROM_ONE, f"the labels start at 1, name them with --class-names {names}")
     arguments = "|".join(ARGUMENTS)
-    return re.sub(rf"""\b({arguments})=(['"]?)([\w-]+)\2""", lambda found: f"{ARGUMENTS[found[1]]} {found[3]}", message)
+    return re.sub(rf"""\b({arguments})=(['"]?)([\w-]+)\2""", lambda match: f"{ARGUMENTS[match[1]]} {match[3]}", message)
 
 
 @contextmanager

@@ -67,7 +67,7 @@ Confidence = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN",
-        help="Column of the confidence of --prediction; without it, --target says whether it is right.",
+        help="Column of the confidences; without --prediction, --target says whether each prediction is right.",
         rich_help_panel=IN_FILE,
     ),
 ]

@@ -134,8 +134,8 @@ def _least_gap(gap: float, p_value: float, num_tests: int = 1) -> float:
 
     The gap is treated as normal: its p-value shows how many standard errors it is from 0.
     """
-    limit, found = ndtri(np.array([SIGNIFICANCE, max(p_value, sys.float_info.min)]) / (2 * num_tests))
-    return float(abs(gap) * (1 - limit / found))
+    limit, errors = ndtri(np.array([SIGNIFICANCE, max(p_value, sys.float_info.min)]) / (2 * num_tests))
+    return float(abs(gap) * (1 - limit / errors))
 
 
 def _predicted(probability: float, share: float) -> str:

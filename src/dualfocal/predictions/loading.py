@@ -271,11 +271,11 @@ def check_not_probabilities(source: PredictionFile, data: Predictions, *, indepe
     if data.input != "logits":
         return
     if independent or data.values.ndim == 1:
-        found, what = bool(((data.values >= 0) & (data.values <= 1)).all()), "values lie in [0, 1]"
+        like_probabilities, what = bool(((data.values >= 0) & (data.values <= 1)).all()), "values lie in [0, 1]"
     else:
         rows = data.values.movedim(1, -1).reshape(-1, data.values.shape[1])
-        found, what = are_probabilities(rows), "rows lie in [0, 1] and sum to 1"
-    if found:
+        like_probabilities, what = are_probabilities(rows), "rows lie in [0, 1] and sum to 1"
+    if like_probabilities:
         names = suggested(list(data.columns))
         raise source.error(
             f"{names!r} must hold logits, but all {what}: if they are probabilities, give --probs {names}, otherwise "

@@ -2,9 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -25,6 +26,9 @@ from dualfocal_lab.cli._common import (
     stopped_goes_on,
 )
 from dualfocal_lab.cli.data import Root
+
+if TYPE_CHECKING:
+    from dualfocal_lab.study import Summary
 
 
 def study(
@@ -141,13 +145,7 @@ def study(
     save(study_figure(summary), out / "study.png", dpi=150)
     if as_json:
         print_json(content)
-    if summary.data:
-        say(printer, f"Data: {summary.data}.", wrap=True)
-    printer.print(_narrow(summary.table("{}*"), gap=1))
-    say(printer, summary.explanation("*"), wrap=True)
-    if summary.differences:
-        printer.print(_narrow(summary.difference_table(), gap=1))
-    say(printer, summary.reading(), "bold", wrap=True)
+    _print_summary(printer, summary)
     if chosen is not None:
         say(printer, chosen.sentence())
     files = ", ".join(str(out / name) for name in ("table.md", "table.csv", "study.png"))
@@ -158,6 +156,17 @@ def study(
         what = f"{quantity(len(others), 'run')} in {out / 'runs'} {verb} not in the table"
         say(printer, f"{what}: list all losses and seeds to include them (for example {others[0]})")
     end_with(errors, failed.values())
+
+
+def _print_summary(printer: Console, summary: "Summary") -> None:
+    """Print the data, both tables and the conclusion."""
+    if summary.data:
+        say(printer, f"Data: {summary.data}.", wrap=True)
+    printer.print(_narrow(summary.table("{}*"), gap=1))
+    say(printer, summary.explanation("*"), wrap=True)
+    if summary.differences:
+        printer.print(_narrow(summary.difference_table(), gap=1))
+    say(printer, summary.reading(), "bold", wrap=True)
 
 
 def _narrow(table: Table, gap: int) -> RichTable:
